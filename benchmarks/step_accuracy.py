@@ -1,0 +1,74 @@
+"""A step of about 1 ms: what Corewise reports against a hand-written loop in its own process, interleaved."""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measuring import WORKLOADS, keep, machine_line, plan_of
+
+from corewise.engine.warm_parent import ParentPool
+from corewise.spec.trial import to_json, write_json_aside
+
+STUDY = """
+question: Is a millisecond a millisecond?
+workload: {workloads}/matmul_step.py:factory
+mode: infer
+runtime: torch
+fixed: {{threads: 1, batch: 1, args.size: {size}}}
+protocol: {{min_runs: 1, max_runs: 1, min_sample_s: 1.0}}
+"""
+BY_HAND = """
+import os, statistics, sys, time
+os.sched_setaffinity(0, {{{cpu}}})
+import torch
+torch.set_num_threads(1)
+a, b, out = torch.randn({size}, {size}), torch.randn({size}, {size}), torch.empty({size}, {size})
+for _ in range(50):
+    torch.mm(a, b, out=out)
+times = []
+for _ in range(1000):
+    began = time.perf_counter()
+    torch.mm(a, b, out=out)
+    times.append(time.perf_counter() - began)
+print(statistics.median(times))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--size", type=int, default=384, help="of the matrices; 384 is about a millisecond")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    plan = plan_of(STUDY.format(workloads=WORKLOADS, size=args.size))
+    trial = plan.trials[0]
+    code = BY_HAND.format(cpu=trial.ranks[0].cpus[0], size=args.size)
+    ours, by_hand = [], []
+    with tempfile.TemporaryDirectory() as name:
+        pool = ParentPool(plan.worker, Path(name))
+        for pair in range(args.pairs):
+            out_dir = Path(name) / str(pair)
+            out_dir.mkdir()
+            write_json_aside(out_dir / "trial.json", to_json(trial))
+            [result] = pool.get(trial).run(trial, out_dir / "trial.json", out_dir, lambda _phase: None)
+            ours.append(statistics.median(result.samples_s))
+            env = {"OMP_NUM_THREADS": "1"}
+            told = subprocess.run(
+                [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+            )
+            by_hand.append(float(told.stdout))
+        pool.close()
+    ratio = statistics.median(a / b for a, b in zip(ours, by_hand, strict=True))
+    print(machine_line())
+    print(
+        f"corewise {statistics.median(ours) * 1e3:.4f} ms, by hand {statistics.median(by_hand) * 1e3:.4f} ms"
+    )
+    print(f"median ratio of {args.pairs} pairs: {ratio:.4f} ({ratio - 1:+.2%})")
+    keep(args.out, corewise_s=ours, by_hand_s=by_hand, ratio=ratio)
+
+
+if __name__ == "__main__":
+    main()

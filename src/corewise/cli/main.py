@@ -1,0 +1,66 @@
+"""`corewise`: the verbs in the order a person works, and the one door by which mistakes leave."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from corewise import __version__
+from corewise.cli.doctor import doctor
+from corewise.cli.export import export
+from corewise.cli.list import list_
+from corewise.cli.plan import plan
+from corewise.cli.run import run
+from corewise.cli.show import show
+from corewise.cli.status import status
+from corewise.spec.errors import UserError
+
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Measure, explain and improve how deep-learning and HPC workloads run on this machine.",
+    epilog="Start with `corewise doctor`, then `corewise run quick` and `corewise show`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(doctor)
+app.command("list")(list_)
+app.command()(plan)
+app.command()(run)
+app.command()(status)
+app.command()(show)
+app.command()(export)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"corewise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; user mistakes end with code 2 and one clear text."""
+    try:
+        app()
+    except UserError as problem:
+        print(f"corewise: {problem}", file=sys.stderr)
+        sys.exit(USER_MISTAKE)
+    except KeyboardInterrupt:
+        print("corewise: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `corewise show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)

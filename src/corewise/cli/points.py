@@ -1,0 +1,43 @@
+"""Points of a study as a table: what varies in columns, what does not in one line."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# What every trial has and few studies touch; said only when it is not the default.
+HIDDEN_DEFAULTS = {
+    "oversubscribe": False,
+    "reserved_cores": 0,
+    "interop_threads": None,
+    "smt": False,
+    "bind": "rank",
+}
+
+
+def constant_and_varying(points: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """The constant parameters as one line, and the names of the varying ones in order."""
+    names = list(dict.fromkeys(name for point in points for name in point))
+    varying = [n for n in names if len({repr(point.get(n)) for point in points}) > 1]
+    constant = [
+        f"{n}={points[0][n]}"
+        for n in names
+        if n not in varying and HIDDEN_DEFAULTS.get(n, ...) != points[0][n]
+    ]
+    return " ".join(constant), varying
+
+
+def points_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, str]]]) -> "Table":
+    """A table with parameter columns first, then what else is known of each point."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    if not rows:
+        return table
+    for name in (*rows[0][0], *rows[0][1]):
+        table.add_column(name.removeprefix("args."))
+    for params, others in rows:
+        table.add_row(*(escape(str(v)) for v in (*params.values(), *others.values())))
+    return table

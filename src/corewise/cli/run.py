@@ -1,0 +1,88 @@
+"""`corewise run STUDY`: measure what is missing."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from corewise.cli.plan import SetOption, StudyArgument
+from corewise.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from corewise.engine.plan import Plan
+
+SOME_FAILED = 1
+INTERRUPTED = 130
+
+
+def run(
+    study: StudyArgument,
+    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where records are kept.")] = Path(
+        "corewise-store"
+    ),
+    overrides: SetOption = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run trials again whose record says failed.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Run a study's trials and keep their records; goes on where an earlier run stopped.
+
+    Exit codes: 0 done, 1 some trials failed, 2 a mistake in the study or the command.
+
+    Examples:
+
+      corewise run quick
+
+      corewise run thread-scaling --store results --set workload=resnet18 --set batch=8,32
+
+      corewise run my.yaml --store results --json
+    """
+    from corewise.cli.progress import make_observer
+    from corewise.engine.plan import make_plan
+    from corewise.engine.run import StudyRun
+    from corewise.spec.study import load_study
+    from corewise.store.store import Store
+
+    made = make_plan(load_study(study, overrides or []))
+    _require_framework(made)
+    kept = Store.open(store, create=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with make_observer(made, quiet=quiet or as_json) as observer:
+        try:
+            outcome = StudyRun(made, kept, observer, retry_failed=retry_failed).execute()
+        except KeyboardInterrupt:
+            print(
+                f"\ncorewise: stopped; what was measured is in {store}. The same command goes on.",
+                file=sys.stderr,
+            )
+            raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print(json.dumps({"store": str(store), **outcome.to_json()}))
+    elif not quiet:
+        done = f", {outcome.num_already_done} done before" if outcome.num_already_done else ""
+        print(f"{outcome.num_ok} ok, {outcome.num_failed} failed, {outcome.num_skipped} skipped{done}.")
+        print(f"Look at them: corewise show --store {store}")
+    if outcome.num_failed:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _require_framework(made: "Plan") -> None:
+    """A missing framework is the user's to mend, before anything is written."""
+    runtime = made.study.runtime
+    if runtime in ("torch", "numpy") and runtime not in made.interpreter.packages:
+        python = " ".join(made.interpreter.words)
+        raise UserError(
+            f"{runtime} is not installed for {python}.\n"
+            f"Install it with: pip install 'corewise[{runtime}]', "
+            "or name another interpreter with `python:` in the study."
+        )

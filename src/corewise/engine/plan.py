@@ -1,0 +1,153 @@
+"""A study on a machine -> the trials to run and the points that do not exist here. Runs nothing."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from corewise.engine.machine_view import (
+    Host,
+    Interpreter,
+    interpreter_words,
+    planning_view,
+    preloadable_libraries,
+    probe_interpreter,
+    read_host,
+)
+from corewise.launcher.environment import trial_environment
+from corewise.launcher.measured_side import build_worker
+from corewise.machine.placement import PlacementError, place
+from corewise.spec.expand import expand
+from corewise.spec.study import Study
+from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial
+from corewise.workloads.custom import is_custom, source_hash
+from corewise.workloads.registry import find_workload
+
+ID_LENGTH = 16
+FRAMEWORK_PACKAGES = {"torch": ("torch",), "numpy": ("numpy",)}
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A point that cannot exist here, with the reason."""
+
+    trial_id: str
+    params: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run needs; nothing of it has been run."""
+
+    study: Study
+    host: Host
+    interpreter: Interpreter
+    worker: Path
+    trials: tuple[Trial, ...]
+    skipped: tuple[Skipped, ...]
+    num_excluded: int
+
+
+def make_plan(study: Study, host: Host | None = None) -> Plan:
+    """The plan of a study on this machine."""
+    host = host or read_host()
+    worker = build_worker()
+    interpreter = probe_interpreter(interpreter_words(study), worker)
+    libraries = preloadable_libraries(interpreter)
+    expansion = expand(study, planning_view(host, libraries))
+    trials: list[Trial] = []
+    skipped = [_skip(study, host, interpreter, p.params, p.reason) for p in expansion.skipped]
+    for point in expansion.points:
+        try:
+            ranks = _place(host, point.params)
+        except PlacementError as problem:
+            skipped.append(_skip(study, host, interpreter, point.params, str(problem)))
+            continue
+        trials.append(_trial(study, host, interpreter, libraries, point.params, ranks))
+    return Plan(study, host, interpreter, worker, tuple(trials), tuple(skipped), expansion.num_excluded)
+
+
+def trial_identity(
+    params: Mapping[str, Any],
+    protocol: Protocol,
+    host: Host,
+    interpreter: Interpreter,
+    extra_env: Mapping[str, str],
+) -> str:
+    """The hash under which a trial is known: equal means measured already."""
+    workload = str(params["workload"])
+    name = (
+        Path(workload).name if is_custom(workload) else workload
+    )  # where a file lies is not what it computes
+    identity = {
+        "schema": SCHEMA_VERSION,
+        "params": {**params, "workload": name},
+        "protocol": asdict(protocol),
+        "source": source_hash(workload),
+        "python": interpreter.version,
+        "framework": _framework_versions(str(params["runtime"]), interpreter),
+        "host_class": host.class_hash,
+        "allocation": host.allocation_shape(),
+        "environment": dict(extra_env),
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+
+
+def _framework_versions(runtime: str, interpreter: Interpreter) -> dict[str, str]:
+    names = FRAMEWORK_PACKAGES.get(runtime, (runtime,))
+    return {name: interpreter.packages.get(name, "absent") for name in names}
+
+
+def _place(host: Host, params: Mapping[str, Any]) -> tuple[RankPlacement, ...]:
+    return place(
+        host.topology,
+        host.allocation.cpus,
+        num_processes=int(params["processes"]),
+        num_threads=int(params["threads"]),
+        policy=str(params["placement"]),
+        smt=bool(params["smt"]),
+        memory_policy=str(params["memory_policy"]),
+        num_reserved_cores=int(params["reserved_cores"]),
+        oversubscribe=bool(params["oversubscribe"]),
+    )
+
+
+def _trial(
+    study: Study,
+    host: Host,
+    interpreter: Interpreter,
+    libraries: Mapping[str, Path],
+    params: Mapping[str, Any],
+    ranks: tuple[RankPlacement, ...],
+) -> Trial:
+    return Trial(
+        trial_id=trial_identity(params, study.protocol, host, interpreter, study.environment),
+        params=dict(params),
+        protocol=study.protocol,
+        ranks=ranks,
+        env=trial_environment(params, libraries, study.environment),
+        python=interpreter.words,
+        work=_work(params),
+    )
+
+
+def _work(params: Mapping[str, Any]) -> dict[str, float]:
+    name = str(params["workload"])
+    if is_custom(name):
+        return {}
+    args = {key.removeprefix("args."): value for key, value in params.items() if key.startswith("args.")}
+    return {
+        key: float(value)
+        for key, value in asdict(find_workload(name).work(str(params["mode"]), args)).items()
+    }
+
+
+def _skip(
+    study: Study, host: Host, interpreter: Interpreter, params: Mapping[str, Any], reason: str
+) -> Skipped:
+    identity = trial_identity(params, study.protocol, host, interpreter, study.environment)
+    return Skipped(identity, params, reason)

@@ -1,0 +1,224 @@
+"""plan -> launch -> collect -> store, interleaved over rounds, going on where an earlier run stopped."""
+
+import json
+import random
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from corewise.engine.collect import collect_run
+from corewise.engine.estimate import run_estimate_s
+from corewise.engine.heartbeat import Heartbeat
+from corewise.engine.plan import Plan
+from corewise.engine.progress import TrialProgress, is_settled, must_repeat
+from corewise.engine.recording import skipped_record, trial_record
+from corewise.engine.warm_parent import ParentFailed, ParentPool
+from corewise.spec.record import Record, utc_now
+from corewise.spec.run import Run
+from corewise.spec.trial import Trial, to_json, write_json_aside
+from corewise.store.leases import Lease, LeaseHeld, acquire
+from corewise.store.store import Store
+
+POLL_OTHERS_S = 5.0
+MAX_PARENT_STARTS = 2  # a warm parent that dies twice under one trial fails the trial
+CANARY_LIMIT = 1.25  # slower than the session's best by this much: the machine itself was slower
+
+
+class Observer(Protocol):
+    """Who watches a run; every call comes between measurements."""
+
+    def started(self, trial: Trial, run_index: int) -> None: ...
+    def ran(self, trial: Trial, run: Run, seconds_left: float) -> None: ...
+    def finished(self, record: Record) -> None: ...
+    def waiting(self, num_trials: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    num_ok: int
+    num_failed: int
+    num_skipped: int
+    num_already_done: int
+
+    def to_json(self) -> dict[str, int]:
+        """The counts as plain values."""
+        return asdict(self)
+
+
+class StudyRun:
+    """One `corewise run`: owns the warm parents and the leases while it lasts."""
+
+    def __init__(self, plan: Plan, store: Store, observer: Observer, *, retry_failed: bool = False) -> None:
+        self.plan, self.store, self.observer = plan, store, observer
+        records = store.records().records
+        mine = {t.trial_id for t in plan.trials}
+        old_failures = {r.trial_id for r in records if r.status == "failed" and r.trial_id in mine}
+        self._again = old_failures if retry_failed else set()
+        self._num_failed_before = len(old_failures - self._again)
+        self.counts = {"ok": 0, "failed": 0, "skipped": 0}
+        self._canaries_s: list[float] = []
+        self._rng = random.Random(plan.study.name)
+
+    def execute(self) -> Outcome:
+        """Run what is missing; every trial leaves exactly one record."""
+        with ExitStack() as stack:
+            host = acquire(self.store.leases_folder, f"host-{self.plan.host.facts.hostname}", self._who())
+            stack.callback(host.release)
+            beating = Heartbeat(host)
+            stack.callback(beating.stop)
+            self._record_skipped()
+            mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in self._done_ids()}
+            already = len(self.plan.trials) - len(mine)
+            logs = self.store.path / "logs"
+            logs.mkdir(exist_ok=True)
+            pool = ParentPool(self.plan.worker, logs)
+            stack.callback(pool.kill)
+            self._run_rounds(mine, pool, beating)
+            pool.close()
+        num_failed = self.counts["failed"] + self._num_failed_before
+        return Outcome(
+            self.counts["ok"], num_failed, self.counts["skipped"], already - self._num_failed_before
+        )
+
+    def _who(self) -> dict[str, str]:
+        return {"study": self.plan.study.name}
+
+    def _done_ids(self) -> set[str]:
+        return self.store.done_ids() - self._again
+
+    def _record_skipped(self) -> None:
+        done = self._done_ids()
+        for point in self.plan.skipped:
+            if point.trial_id not in done:
+                self._append(skipped_record(self.plan, point))
+
+    def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat) -> None:
+        """Round after round over all trials, so that drift falls on all of them alike."""
+        active: dict[str, TrialProgress] = {}
+        while waiting or active:
+            active.update(self._claim(waiting, beating))
+            if not active:
+                self.observer.waiting(len(waiting))
+                time.sleep(POLL_OTHERS_S)
+                continue
+            order = sorted(active)
+            self._rng.shuffle(order)
+            for trial_id in order:
+                progress = active[trial_id]
+                if self._step(progress, pool, lambda: self._seconds_left(active)):
+                    del active[trial_id]
+                    if progress.lease is not None:
+                        beating.drop(progress.lease)
+                        progress.lease.release()
+
+    def _claim(self, waiting: dict[str, Trial], beating: Heartbeat) -> dict[str, TrialProgress]:
+        """The waiting trials that nobody else holds, with what earlier runs left of them."""
+        leases: dict[str, Lease] = {}
+        for trial_id in waiting:
+            with suppress(LeaseHeld):
+                leases[trial_id] = acquire(self.store.leases_folder, f"trial-{trial_id}", self._who())
+        done = self._done_ids() if leases else set()
+        claimed: dict[str, TrialProgress] = {}
+        for trial_id, lease in leases.items():
+            trial = waiting.pop(trial_id)
+            if trial_id in done:
+                lease.release()
+            else:
+                beating.add(lease)
+                claimed[trial_id] = self._resume(trial, lease)
+        return claimed
+
+    def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
+        folder = self.store.work_dir(trial.trial_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json_aside(folder / "trial.json", to_json(trial))
+        progress = TrialProgress(trial, utc_now(), lease=lease)
+        for path in sorted(folder.glob("run-*.json")):
+            with suppress(OSError, ValueError):
+                run = Run.from_json(json.loads(path.read_text(encoding="utf-8")))
+                (progress.disturbed if path.name.endswith("-disturbed.json") else progress.runs).append(run)
+        return progress
+
+    def _step(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
+        """One more run of the trial; True when the trial has its record."""
+        trial = progress.trial
+        try:
+            self._run_if_needed(progress, pool, seconds_left)
+        except OSError as problem:
+            raise self.store.write_error(problem) from problem
+        if not is_settled(progress):
+            return False
+        self._append(trial_record(self.plan, progress))
+        shutil.rmtree(self.store.work_dir(trial.trial_id), ignore_errors=True)
+        return True
+
+    def _run_if_needed(
+        self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]
+    ) -> None:
+        trial = progress.trial
+        if not is_settled(progress):
+            index = len(progress.runs) + len(progress.disturbed)
+            self.observer.started(trial, index)
+            began = time.monotonic()
+            run = self._run_once(trial, index, pool)
+            progress.run_s.append(time.monotonic() - began)
+            self._keep(progress, run, index)
+            self.observer.ran(trial, run, seconds_left())
+
+    def _run_once(self, trial: Trial, index: int, pool: ParentPool) -> Run:
+        folder = self.store.work_dir(trial.trial_id)
+        out_dir = folder / f"run-{index:03d}.part"
+        for attempt in range(MAX_PARENT_STARTS):
+            shutil.rmtree(out_dir, ignore_errors=True)
+            out_dir.mkdir(parents=True)
+            try:
+                results = pool.get(trial).run(trial, folder / "trial.json", out_dir, lambda _phase: None)
+                return self._with_canary(collect_run(trial, results))
+            except ParentFailed as problem:
+                pool.drop(trial)
+                if problem.kind != "crash" or attempt + 1 == MAX_PARENT_STARTS:
+                    return Run(status="failed", kind=problem.kind, reason=str(problem))
+        raise AssertionError("unreachable")
+
+    def _with_canary(self, run: Run) -> Run:
+        """The run, marked when the machine itself was slower than at its best."""
+        canary_s = run.metrics.get("canary_s")
+        if canary_s is None:
+            return run
+        self._canaries_s.append(canary_s)
+        ratio = canary_s / statistics.median_low(
+            sorted(self._canaries_s)[: max(1, len(self._canaries_s) // 4)]
+        )
+        if ratio <= CANARY_LIMIT:
+            return run
+        told = f"a fixed loop took {ratio:.2f} times as long as at this session's best"
+        return replace(run, disturbances=(*run.disturbances, told))
+
+    def _keep(self, progress: TrialProgress, run: Run, index: int) -> None:
+        """Set the run aside on disk; a disturbed one is repeated while that may help."""
+        folder = self.store.work_dir(progress.trial.trial_id)
+        repeat = must_repeat(progress, run)
+        suffix = "-disturbed" if repeat else ""
+        write_json_aside(folder / f"run-{index:03d}{suffix}.json", run.to_json())
+        shutil.rmtree(folder / f"run-{index:03d}.part", ignore_errors=True)
+        (progress.disturbed if repeat else progress.runs).append(run)
+
+    def _append(self, record: Record) -> None:
+        self.store.append(record)
+        self.counts[record.status] += 1
+        self.observer.finished(record)
+
+    def _seconds_left(self, active: dict[str, TrialProgress]) -> float:
+        """Seconds the rest is likely to take, from the runs so far."""
+        total = 0.0
+        for progress in active.values():
+            missing = max(0, progress.trial.protocol.min_runs - len(progress.runs))
+            one_s = statistics.fmean(progress.run_s) if progress.run_s else run_estimate_s(progress.trial)
+            total += missing * one_s
+        return total

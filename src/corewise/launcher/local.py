@@ -1,0 +1,36 @@
+"""Command lines that start the measured side on this node; words only, nothing is run here."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from corewise.launcher.environment import is_controlled
+from corewise.spec.trial import Trial
+
+
+def serve_command(
+    python: Sequence[str], worker: Path, *, runtime: str, cpus: Sequence[int], cold: bool
+) -> tuple[str, ...]:
+    """The words that start a warm parent confined to `cpus`."""
+    words = [*python, str(worker), "serve", "--runtime", runtime, "--cpus", ",".join(map(str, cpus))]
+    return tuple([*words, "--cold"] if cold else words)
+
+
+def probe_command(python: Sequence[str], worker: Path) -> tuple[str, ...]:
+    """The words that print an interpreter's versions."""
+    return (*python, str(worker), "probe")
+
+
+def hand_command(trial: Trial, worker: Path, trial_file: str, out_dir: str) -> tuple[str, ...]:
+    """The words that run a trial once from a cold start."""
+    return (*trial.python, str(worker), "run", trial_file, "--out", out_dir)
+
+
+def shell_line(words: Sequence[str], env: Mapping[str, str], outer: Mapping[str, str]) -> str:
+    """One line for a shell, every word quoted, controlled variables of the outer environment unset."""
+    unset = [
+        part for name in sorted(outer) if is_controlled(name) and name not in env for part in ("-u", name)
+    ]
+    assignments = [f"{name}={value}" for name, value in sorted(env.items())]
+    prefix = ["env", *unset, *assignments] if unset or assignments else []
+    return shlex.join([*prefix, *words])

@@ -1,0 +1,61 @@
+"""The measured side as one file that runs under any Python from 3.9 on."""
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+# What travels; the architecture test holds these to the standard library, numpy and one framework.
+MEASURED_FILES = (
+    "__init__.py",
+    "spec/__init__.py",
+    "spec/trial.py",
+    "machine/__init__.py",
+    "machine/pinning.py",
+)
+MEASURED_FOLDERS = ("worker", "runtimes", "workloads", "probes")
+FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal sources give equal bytes
+
+
+def measured_sources(package: Path = PACKAGE) -> list[Path]:
+    """The files of the measured side, relative to the package, in a fixed order."""
+    found = [Path(name) for name in MEASURED_FILES]
+    for folder in MEASURED_FOLDERS:
+        found += [path.relative_to(package) for path in sorted((package / folder).rglob("*.py"))]
+    return found
+
+
+def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
+    """The path of a zipapp of the measured side, built unless one with this content is there."""
+    sources = [(path, (package / path).read_bytes()) for path in measured_sources(package)]
+    digest = hashlib.sha256()
+    for path, data in sources:
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    folder = cache or default_cache()
+    target = folder / f"worker-{digest.hexdigest()[:16]}.pyz"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_zip(target, sources)
+    return target
+
+
+def default_cache() -> Path:
+    """Where Corewise keeps what it can make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "corewise"
+
+
+def _write_zip(target: Path, sources: list[tuple[Path, bytes]]) -> None:
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".worker-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            entry = b"import sys\nfrom corewise.worker.main import main\nsys.exit(main())\n"
+            archive.writestr(zipfile.ZipInfo("__main__.py", FIXED_TIME), entry)
+            for path, data in sources:
+                archive.writestr(zipfile.ZipInfo(f"corewise/{path}", FIXED_TIME), data)
+        os.replace(aside, target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,74 @@
+"""NumPy as a runtime: primitives and users' own steps.
+
+Measured side: standard library and numpy only, Python 3.9. How many threads numpy's BLAS uses is fixed by its
+environment when it is loaded; the launcher sets it, and the facts read it back.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any, Mapping, cast
+
+from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, WorkloadError
+from corewise.runtimes.params import rank_batch, require_defaults, require_mode, workload_args
+from corewise.runtimes.steps import StepJob
+from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.registry import find_workload, load_attribute
+
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+class NumpyRuntime:
+    """Turns trials into jobs of numpy arrays."""
+
+    name = "numpy"
+
+    def warm(self) -> None:
+        try:
+            import numpy  # noqa: F401
+        except ImportError as problem:
+            raise MissingPart(f"numpy is not installed for this Python: pip install numpy ({problem})") from problem
+        import corewise.runtimes.numpy.matmul  # noqa: F401  (compiled once in the parent, not in every rank)
+
+    def versions(self) -> Mapping[str, str]:
+        import numpy
+
+        return {"python": platform.python_version(), "numpy": numpy.__version__, **_blas_version()}
+
+    def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
+        """The job of a trial; raises Infeasible where numpy has no such thing."""
+        require_defaults(params, ("device", "memory_format", "execution", "math", "data"), "numpy has no choice of it")
+        name = str(params["workload"])
+        if is_custom(name):
+            return _custom_job(name, params)
+        workload = find_workload(name)
+        require_mode(workload, params)
+        builder = getattr(workload, "builders", {}).get(self.name)
+        if builder is None:
+            raise Infeasible(f"{name} does not run on numpy; it runs on {', '.join(workload.runtimes)}")
+        return cast(Job, load_attribute(builder)(params, context))
+
+
+def read_back() -> Mapping[str, Any]:
+    """What is known of numpy's threads: the environment it was loaded with."""
+    return {"blas_environment": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}}
+
+
+def _custom_job(name: str, params: Mapping[str, Any]) -> Job:
+    require_defaults(params, ("dtype",), "a custom step decides it")
+    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+    if isinstance(made, CustomModule):
+        raise WorkloadError(f"{name} returned a {type(made.module).__name__}, which needs runtime torch, not numpy")
+    return StepJob(name, made, read_back, lambda: None)
+
+
+def _blas_version() -> Mapping[str, str]:
+    import numpy
+
+    try:
+        config: Any = numpy.show_config(mode="dicts")
+        blas = config["Build Dependencies"]["blas"]
+        return {"blas": f"{blas['name']} {blas['version']}"}
+    except (TypeError, KeyError):  # numpy before 1.25 only prints
+        return {}

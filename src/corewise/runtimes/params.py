@@ -1,0 +1,50 @@
+"""Reading a trial's parameters, the same for every runtime.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Optional
+
+from corewise.runtimes.base import Infeasible
+from corewise.workloads.base import Workload
+
+ARGS_PREFIX = "args."
+
+
+def workload_args(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload's own parameters, without their prefix."""
+    return {k[len(ARGS_PREFIX) :]: v for k, v in params.items() if k.startswith(ARGS_PREFIX)}
+
+
+def rank_batch(params: Mapping[str, Any]) -> int:
+    """The samples one rank works on in a step."""
+    batch = int(params["batch"])
+    if params["batch_scope"] == "process":
+        return batch
+    own = batch // int(params["processes"])
+    if own < 1:
+        raise Infeasible(f"a global batch of {batch} leaves nothing for each of {params['processes']} processes")
+    return own
+
+
+def require_mode(workload: Workload, params: Mapping[str, Any]) -> None:
+    """Raises when the workload has no such mode."""
+    if params["mode"] not in workload.modes:
+        raise Infeasible(f"{workload.name} has no mode {params['mode']!r}; it has {', '.join(workload.modes)}")
+
+
+def require_defaults(params: Mapping[str, Any], names: Iterable[str], why: str) -> None:
+    """Raises when one of the named parameters asks for something that would have no effect."""
+    defaults: Mapping[str, Optional[str]] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "memory_format": "contiguous",
+        "execution": "eager",
+        "math": "vendor",
+        "data": "synthetic",
+    }
+    for name in names:
+        if params[name] != defaults[name]:
+            raise Infeasible(f"{name} {params[name]} has no effect: {why}")

@@ -1,0 +1,92 @@
+"""A described network as a torch module.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Mapping, Type
+
+import torch
+from torch import Tensor, nn
+
+from corewise.workloads import layers
+
+RESIDUAL_GAIN = 0.5  # keeps activations in range where untrained statistics normalise nothing, as in inference
+
+
+class Residual(nn.Module):
+    """The sum of a body and a shortcut over the same input."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) + self.shortcut(x)  # type: ignore[no-any-return]
+
+
+def build_network(description: layers.Layer, seed: int) -> nn.Module:
+    """The module, its values drawn from the seed: equal on all ranks."""
+    with torch.device("meta"):  # no memory is touched until the one true initialisation below
+        network = _module(description)
+    network.to_empty(device="cpu")
+    initialise(network, torch.Generator().manual_seed(seed))
+    return network
+
+
+@torch.no_grad()
+def initialise(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw weights that keep the size of values from layer to layer (He et al., arXiv 1502.01852)."""
+    for module in network.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            gain = math.sqrt(2) if isinstance(module, nn.Conv2d) else 1.0
+            module.weight.normal_(0.0, gain / math.sqrt(module.weight[0].numel()), generator=generator)
+            if module.bias is not None:
+                module.bias.zero_()
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+    for module in network.modules():
+        if isinstance(module, Residual):
+            norms = [m for m in module.body.modules() if isinstance(m, nn.BatchNorm2d)]
+            for norm in norms[-1:]:
+                norm.weight.fill_(RESIDUAL_GAIN)
+
+
+def _module(layer: layers.Layer) -> nn.Module:
+    try:
+        return _BUILDERS[type(layer)](layer)
+    except KeyError:
+        raise NotImplementedError(f"the torch runtime has no module for {type(layer).__name__}") from None
+
+
+def _conv(layer: layers.Conv) -> nn.Module:
+    return nn.Conv2d(
+        layer.in_channels,
+        layer.out_channels,
+        layer.kernel,
+        layer.stride,
+        layer.padding,
+        groups=layer.groups,
+        bias=layer.bias,
+    )
+
+
+def _residual(layer: layers.Residual) -> nn.Module:
+    return Residual(_module(layer.body), nn.Identity() if layer.shortcut is None else _module(layer.shortcut))
+
+
+_BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
+    layers.Conv: _conv,
+    layers.Linear: lambda layer: nn.Linear(layer.in_features, layer.out_features, bias=layer.bias),
+    layers.BatchNorm: lambda layer: nn.BatchNorm2d(layer.channels),
+    layers.ReLU: lambda layer: nn.ReLU(inplace=True),
+    layers.MaxPool: lambda layer: nn.MaxPool2d(layer.kernel, layer.stride, layer.padding),
+    layers.AdaptiveAvgPool: lambda layer: nn.AdaptiveAvgPool2d(layer.size),
+    layers.Flatten: lambda layer: nn.Flatten(1),
+    layers.Dropout: lambda layer: nn.Dropout(layer.probability),
+    layers.Sequence: lambda layer: nn.Sequential(*(_module(child) for child in layer.layers)),
+    layers.Residual: _residual,
+}

@@ -1,0 +1,171 @@
+"""Why a point cannot be measured on a machine: one small rule for each reason."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from corewise.spec.axes import AXES
+from corewise.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class MachineView:
+    """The few facts of a machine that axes, constraints and feasibility speak of."""
+
+    num_cores: int  # physical cores of the allocation
+    num_cpus: int  # logical CPUs of the allocation
+    num_numa_nodes: int = 1
+    num_sockets: int = 1
+    has_cuda: bool | None = None  # None: not known
+    libraries: frozenset[str] = frozenset()  # of tcmalloc, jemalloc, libiomp5, libgomp
+    memory_bytes: int = 0
+    num_gpus: int | None = None  # None: not known
+
+    def allocation(self, *, smt: bool, num_reserved_cores: int) -> int:
+        """Cores (CPUs with `smt`) left when some are reserved; may be less than one."""
+        if not smt:
+            return self.num_cores - num_reserved_cores
+        return self.num_cpus - num_reserved_cores * (self.num_cpus // self.num_cores)
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a point is judged by, beyond its own parameters."""
+
+    machine: MachineView
+    workload: Workload | None = None  # None: the user's own, of which nothing is known beforehand
+    hints: Mapping[str, str] = field(default_factory=dict)  # library -> how to install it
+
+
+Params = Mapping[str, Any]
+Rule = Callable[[Params, Circumstances], Iterator[str]]
+
+
+def reasons_against(params: Params, circumstances: Circumstances) -> tuple[str, ...]:
+    """Every reason why the point does not exist here; none means it can be measured."""
+    return tuple(reason for rule in RULES for reason in rule(params, circumstances))
+
+
+def _offered(params: Params, here: Circumstances) -> Iterator[str]:
+    """What the workload itself offers."""
+    workload = here.workload
+    if workload is None:
+        return
+    if params["mode"] not in workload.modes:
+        yield f"{workload.name} has no mode {params['mode']}; it has {', '.join(workload.modes)}"
+    if params["runtime"] not in workload.runtimes:
+        yield f"{workload.name} has no runtime {params['runtime']}; it has {', '.join(workload.runtimes)}"
+    if params["interop_threads"] is not None and not workload.concurrent:
+        yield f"interop_threads has no effect: nothing in {workload.name} runs concurrently; leave it null"
+
+
+def _cores(params: Params, here: Circumstances) -> Iterator[str]:
+    """Threads fit on the allocation."""
+    machine, num_reserved = here.machine, params["reserved_cores"]
+    num_usable = machine.allocation(smt=params["smt"], num_reserved_cores=num_reserved)
+    if num_reserved >= machine.num_cores:
+        cores = _many(machine.num_cores, "core")
+        yield f"reserved_cores {num_reserved} leaves none of the allocation's {cores}"
+        return
+    num_needed = params["processes"] * params["threads"]
+    if num_needed <= num_usable or params["oversubscribe"]:
+        return
+    unit = "CPU" if params["smt"] else "core"
+    reserved = f" ({num_reserved} reserved)" if num_reserved else ""
+    yield (
+        f"{_many(params['processes'], 'process')} × {_many(params['threads'], 'thread')} need "
+        f"{_many(num_needed, unit)}; the allocation has {num_usable}{reserved}; "
+        "use fewer, or set oversubscribe: true"
+    )
+
+
+def _batch(params: Params, here: Circumstances) -> Iterator[str]:
+    if params["batch_scope"] == "global" and params["batch"] % params["processes"]:
+        yield f"a global batch of {params['batch']} is no multiple of {params['processes']} processes"
+
+
+def _device(params: Params, here: Circumstances) -> Iterator[str]:
+    """What the device allows."""
+    machine = here.machine
+    if params["device"] == "cpu":
+        if params["dtype"] == "float16":
+            yield "float16 is not measured on the cpu; bfloat16 is the short format there"
+        return
+    if machine.has_cuda is False:
+        yield "this machine has no CUDA device"
+    elif machine.num_gpus is not None and params["processes"] > machine.num_gpus:
+        yield f"{params['processes']} processes need a GPU each; this machine has {machine.num_gpus}"
+    for name in ("openmp", "wait_policy"):
+        if params[name] != "default":
+            yield f"{name} does not matter on device cuda; leave it default"
+
+
+def _onednn(params: Params, here: Circumstances) -> Iterator[str]:
+    """Where oneDNN is used at all, and what its own layout allows."""
+    used = params["device"] == "cpu" and params["runtime"] == "torch"
+    if params["math"] == "vanilla" and not used:
+        yield f"math: vanilla switches off oneDNN, unused by {params['runtime']} on {params['device']}"
+    if params["memory_format"] != "blocked":
+        return
+    if not used:
+        yield f"memory_format: blocked is oneDNN's, unused by {params['runtime']} on {params['device']}"
+    if params["mode"] == "train":
+        yield "memory_format: blocked is for inference only: blocked weights cannot be trained"
+    if params["math"] == "vanilla":
+        yield "memory_format: blocked needs oneDNN, which math: vanilla switches off"
+
+
+_NOT_IN_NUMPY = (
+    "device",
+    "dtype",
+    "memory_format",
+    "execution",
+    "openmp",
+    "wait_policy",
+    "interop_threads",
+    "data",
+    "loader_workers",
+)
+
+
+def _numpy(params: Params, here: Circumstances) -> Iterator[str]:
+    """NumPy knows only the defaults of what frameworks offer."""
+    if params["runtime"] != "numpy":
+        return
+    for name in _NOT_IN_NUMPY:
+        if params[name] != AXES[name].default:
+            yield f"the numpy runtime has no {name}: {params[name]}; leave it {AXES[name].default or 'null'}"
+
+
+def _libraries(params: Params, here: Circumstances) -> Iterator[str]:
+    """Libraries to preload are installed."""
+    for name in ("allocator", "openmp"):
+        library = params[name]
+        if library in ("default", "retain") or library in here.machine.libraries:
+            continue
+        hint = here.hints.get(library, "`corewise doctor` says how to install it")
+        yield f"{name}: {library} is not installed here; {hint}"
+
+
+def _loading(params: Params, here: Circumstances) -> Iterator[str]:
+    if params["loader_workers"] and params["data"] == "synthetic":
+        yield f"loader_workers: {params['loader_workers']} has nothing to load: data is synthetic"
+
+
+def _size(params: Params, here: Circumstances) -> Iterator[str]:
+    """The workload can be built with its arguments."""
+    if here.workload is None or params["mode"] not in here.workload.modes:
+        return
+    args = {name.removeprefix("args."): value for name, value in params.items() if name.startswith("args.")}
+    try:
+        here.workload.work(params["mode"], args)
+    except ValueError as error:
+        yield str(error)
+
+
+RULES: tuple[Rule, ...] = (_offered, _cores, _batch, _device, _onednn, _numpy, _libraries, _loading, _size)
+
+
+def _many(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{count} {noun if count == 1 else plural}"

@@ -1,0 +1,131 @@
+"""The record: what a trial left behind, for good or ill, as one JSON object."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any, get_origin
+
+RECORD_SCHEMA = 1
+STATUSES = ("ok", "failed", "skipped")
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+# Schema version -> what turns a record of that version into one of the next.
+MIGRATIONS: Mapping[int, Migration] = {}
+_JSON_SHAPES: Mapping[Any, type] = {str: str, Sequence: list, Mapping: dict}
+
+
+class UnreadableRecord(ValueError):
+    """A JSON object that is no record this version can read; its text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The end of one trial: its point, its number or its reason, and all that is needed to repeat it."""
+
+    trial_id: str
+    study: str
+    status: str  # of STATUSES
+    question: str = ""
+    reason: str = ""  # why it failed or was skipped
+    kind: str = ""  # of failure, as in RankResult
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    # One mapping per execution in fresh processes: status, samples_s, metrics, disturbances, ranks ...
+    runs: Sequence[Mapping[str, Any]] = ()
+    disturbed: Sequence[Mapping[str, Any]] = ()  # runs set aside and repeated
+    command: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    work: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    started_at: str = ""  # ISO 8601, UTC
+    finished_at: str = ""
+    corewise_version: str = ""
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        """Every sample of the runs that count, in order."""
+        return tuple(s for run in self.runs if run.get("status") == "ok" for s in run.get("samples_s") or ())
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True when a run that counts was disturbed."""
+        return any(run.get("disturbances") for run in self.runs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain JSON values; metrics that JSON cannot hold are left out and noted."""
+        values = {each.name: _plain(getattr(self, each.name)) for each in dataclasses.fields(self)}
+        for name, value in self.metrics.items():
+            if value is None or not math.isfinite(value):
+                values["metrics"].pop(_plain(str(name)))
+                values["notes"].append(f"metric {name} was {value}: left out")
+        return {"schema": RECORD_SCHEMA, **values}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], migrations: Mapping[int, Migration] = MIGRATIONS) -> "Record":
+        """The record described by parsed JSON of this or an older schema version."""
+        data = _migrated(dict(data), migrations)
+        values = {each.name: _read(each, data) for each in dataclasses.fields(cls) if _is_given(each, data)}
+        record = cls(**values)
+        if record.status not in STATUSES:
+            raise UnreadableRecord(f"unknown status {record.status!r}")
+        if not all(isinstance(run, dict) for run in (*record.runs, *record.disturbed)):
+            raise UnreadableRecord("a run is not a dict")
+        return record
+
+
+def utc_now() -> str:
+    """This moment as the text records carry."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _migrated(data: dict[str, Any], migrations: Mapping[int, Migration]) -> dict[str, Any]:
+    version = data.get("schema")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UnreadableRecord("no record schema version")
+    if version > RECORD_SCHEMA:
+        raise UnreadableRecord(
+            f"record schema {version} is newer than this Corewise reads ({RECORD_SCHEMA}): update Corewise"
+        )
+    for old in range(version, RECORD_SCHEMA):
+        if old not in migrations:
+            raise UnreadableRecord(f"record schema {version} is too old: nothing turns {old} into {old + 1}")
+        data = migrations[old](data)
+    return data
+
+
+def _is_given(each: "dataclasses.Field[Any]", data: Mapping[str, Any]) -> bool:
+    optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
+    if each.name not in data and not optional:
+        raise UnreadableRecord(f"no {each.name!r}")
+    return each.name in data
+
+
+def _read(each: "dataclasses.Field[Any]", data: Mapping[str, Any]) -> Any:
+    value = data[each.name]
+    shape = _JSON_SHAPES[get_origin(each.type) or each.type]
+    if not isinstance(value, shape):
+        raise UnreadableRecord(f"{each.name!r} is not a {shape.__name__}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """The value made of JSON's own types, its text free of what UTF-8 readers choke on."""
+    if value is None or isinstance(value, int):
+        return value
+    if hasattr(value, "item"):  # a numpy number
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (str, PurePath)):
+        return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")

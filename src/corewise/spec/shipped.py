@@ -1,0 +1,54 @@
+"""The studies that come with Corewise, and how a study is found by name or path."""
+
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from corewise.spec.errors import UserError, nearest
+from corewise.spec.yaml_lines import read_yaml
+
+SUFFIXES = (".yaml", ".yml")
+
+
+class ListedStudy(NamedTuple):
+    """One ready-made study."""
+
+    name: str
+    question: str
+    path: Path
+
+
+def list_studies() -> tuple[ListedStudy, ...]:
+    """The ready-made studies, by name."""
+    return tuple(
+        ListedStudy(name, " ".join(str(read_yaml(path).value["question"]).split()), path)
+        for name, path in _shipped().items()
+    )
+
+
+def locate_study(path_or_name: str | Path) -> Path:
+    """The file a path or the name of a ready-made study means; a UserError when there is none."""
+    text = str(path_or_name)
+    shipped = _shipped()
+    if "/" not in text and not text.endswith(SUFFIXES):
+        if text in shipped:
+            return shipped[text]
+        file = "" if not Path(text).is_file() else f" (for the file here, write ./{text})"
+        raise UserError(f"no ready-made study {text!r}; {_hint(text, shipped)}{file}")
+    path = Path(text).expanduser()
+    if not path.exists():
+        ready_made = f"; the ready-made study is called {path.stem}" if path.stem in shipped else ""
+        raise UserError(f"{text}: no such file; check the path, or run `corewise list`{ready_made}")
+    if not path.is_file():
+        raise UserError(f"{text}: not a file; give the path of a study file")
+    return path
+
+
+def _shipped() -> dict[str, Path]:
+    folder = Path(str(resources.files("corewise"))) / "studies"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _hint(text: str, shipped: dict[str, Path]) -> str:
+    hint = nearest(text, shipped)
+    return hint if hint.startswith("known") else f"{hint} known: {', '.join(sorted(shipped))}"

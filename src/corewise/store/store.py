@@ -1,0 +1,205 @@
+"""The store: a folder of append-only record files, one writer each, that survives kills and torn writes."""
+
+import os
+import re
+import shlex
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from corewise.spec.errors import UserError
+from corewise.spec.record import Record, UnreadableRecord, utc_now
+from corewise.store.lines import Entry, scan, seal
+from corewise.store.reader import Damage, ReadResult, read_files
+from corewise.store.writer import RecordWriter, StoreFull, is_full, is_record_file
+
+STORE_SCHEMA = 1
+MARKER = "corewise-store.json"
+_PARTS = {"records", "work", "leases"}
+_TRIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Store:
+    """Records on disk. Reading never writes; the first `append` makes this process's own file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._writer: RecordWriter | None = None
+        self._read_up_to: dict[Path, int] = {}
+        self._done: set[str] = set()
+
+    @classmethod
+    def open(cls, path: Path | str, create: bool = True) -> "Store":
+        """The store at a path; made there when `create` is given and nothing else lives there."""
+        store = cls(Path(path))
+        try:
+            if not store._exists():
+                if not create:
+                    raise UserError(_no_store(store.path))
+                store._make()
+        except OSError as error:
+            raise UserError(
+                f"the store {store.path} cannot be used: {error.strerror or error}; "
+                "choose another folder with --store"
+            ) from error
+        store._check_version()
+        return store
+
+    @property
+    def records_folder(self) -> Path:
+        return self.path / "records"
+
+    @property
+    def leases_folder(self) -> Path:
+        return self.path / "leases"
+
+    def work_dir(self, trial_id: str) -> Path:
+        """The folder in which a trial works while it runs; not made here."""
+        if not _TRIAL_ID.fullmatch(trial_id):
+            raise ValueError(f"{trial_id!r} is no trial id")
+        return self.path / "work" / trial_id
+
+    def work_ids(self) -> list[str]:
+        """The trials that have a work folder, done or not."""
+        try:
+            return sorted(each.name for each in (self.path / "work").iterdir() if each.is_dir())
+        except OSError:
+            return []
+
+    def append(self, record: Record) -> None:
+        """Put the record on disk for good; raises StoreFull, and loses nothing, when there is no room."""
+        line = seal(record.to_json())
+        with self._lock:
+            try:
+                self._own_writer().append(line)
+            except OSError as error:
+                raise self.write_error(error) from error
+
+    def records(self) -> ReadResult:
+        """All that can be read, one record per trial, and the damage of the rest."""
+        result = read_files(self._files())
+        return ReadResult(result.records, (*self._marker_damage(), *result.damage), result.duplicates)
+
+    def done_ids(self) -> set[str]:
+        """The trials that have a record, whatever its status; cheap to ask again: only new bytes are read."""
+        for path in self._files():
+            self._read_new(path)
+        return set(self._done)
+
+    def close(self) -> None:
+        """Let go of this process's record file."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _own_writer(self) -> RecordWriter:
+        # A forked child must not share its parent's file: one writer, one file.
+        if self._writer is None or self._writer.pid != os.getpid():
+            self._writer = RecordWriter(self.records_folder)
+        return self._writer
+
+    def write_error(self, error: OSError) -> UserError:
+        """What to tell the user when something under the store could not be written."""
+        num_records = len(self.done_ids())
+        safe = "1 record is safe" if num_records == 1 else f"{num_records} records are safe"
+        if is_full(error):
+            return StoreFull(f"the disk under {self.path} is full: {safe}; free space and run again")
+        return UserError(
+            f"nothing could be written under {self.path}: {error.strerror or error}; "
+            f"{safe}; mend this and run again"
+        )
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(each for each in self.records_folder.iterdir() if each.suffix == ".jsonl")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(
+                f"the store {self.path} cannot be read: {error.strerror or error}; "
+                "mend this, or choose another with --store"
+            ) from error
+
+    def _read_new(self, path: Path) -> None:
+        start = self._read_up_to.get(path, 0)
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                for raw in file:
+                    self._done.update(_trial_ids(raw))
+                    if raw.endswith(b"\n"):
+                        start += len(raw)
+        except OSError:
+            return  # `records` names it
+        self._read_up_to[path] = start
+
+    def _exists(self) -> bool:
+        """True for a store, even one whose marker was lost."""
+        if (self.path / MARKER).exists():
+            return True
+        return any(is_record_file(each.name) for each in self._files())
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        others = [each for each in os.listdir(self.path) if each not in _PARTS and MARKER not in each]
+        if others:
+            raise UserError(
+                f"{self.path} is not a Corewise store and holds other things ({sorted(others)[0]}): "
+                "name a new or empty folder with --store"
+            )
+        aside = self.path / f".{MARKER}.{os.getpid()}.part"
+        try:
+            with open(aside, "wb") as file:
+                file.write(seal({"schema": STORE_SCHEMA, "created_at": utc_now()}))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self.path / MARKER)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise self.write_error(error) from error
+
+    def _check_version(self) -> None:
+        for entry in self._marker():
+            version = entry.value and entry.value.get("schema")
+            if isinstance(version, int) and version > STORE_SCHEMA:
+                raise UserError(
+                    f"the store {self.path} has schema version {version}, newer than this Corewise reads "
+                    f"({STORE_SCHEMA}): update Corewise"
+                )
+
+    def _marker(self) -> list[Entry]:
+        try:
+            return list(scan([(self.path / MARKER).read_bytes()]))
+        except OSError:
+            return []
+
+    def _marker_damage(self) -> Iterator[Damage]:
+        entries = self._marker()
+        if len(entries) != 1 or entries[0].damage:
+            yield Damage(self.path / MARKER, 0, 0, "missing or damaged; the records do not need it")
+
+
+def _trial_ids(raw: bytes) -> Iterator[str]:
+    for entry in scan([raw]):
+        if entry.value is not None:
+            try:
+                yield Record.from_json(entry.value).trial_id
+            except UnreadableRecord:
+                continue
+
+
+def _no_store(path: Path) -> str:
+    what = "is not a Corewise store" if path.exists() else "does not exist"
+    make = f"corewise run STUDY --store {shlex.quote(str(path))}"
+    return f"the store {path} {what}: name one with --store DIR, or make one with `{make}`"

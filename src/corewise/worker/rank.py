@@ -1,0 +1,198 @@
+"""One rank of one run: pin, prepare, check, warm up, sample, leave a result file.
+
+Measured side: standard library, numpy and the runtime's framework only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from corewise.machine import pinning
+from corewise.probes import canary, memory
+from corewise.probes.processes import Disturbance, disturbances
+from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, Runtime, WorkloadError
+from corewise.spec.trial import RankResult, Trial, to_json, write_json_aside
+from corewise.worker.channel import Channel
+from corewise.worker.libraries import missing_libraries
+from corewise.worker.sampling import Go, Sampled, sample
+from corewise.worker.steady import WarmUp
+
+MIN_WARM_UP_S = 0.01  # steps of microseconds: caches and clock have not settled after a dozen
+
+
+class TrialFailed(Exception):
+    """Ends the rank with a failure of a given kind."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+@dataclasses.dataclass(frozen=True)
+class RankPlan:
+    """Where this rank stands and where it writes."""
+
+    trial: Trial
+    rank: int
+    rendezvous: str
+    result_file: Path
+    asked_at_ns: int  # when the engine read the trial, on the machine's monotonic clock
+
+
+def run_rank(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channel) -> None:
+    """Run the rank and write its result file, whatever happens short of death."""
+    try:
+        result = _measure(plan, get_runtime, channel)
+    except BaseException as problem:  # a failure is a result too, SystemExit included
+        result = _failure(plan.rank, problem)
+    write_json_aside(plan.result_file, to_json(result))
+
+
+def failed(rank: int, kind: str, reason: str, log_tail: str = "") -> RankResult:
+    """The result of a rank that could not speak for itself."""
+    return RankResult(status="failed", rank=rank, kind=kind, reason=reason, traceback=log_tail)
+
+
+def _failure(rank: int, problem: BaseException) -> RankResult:
+    text = str(problem).strip() or type(problem).__name__
+    if isinstance(problem, TrialFailed):
+        return failed(rank, problem.kind, text)
+    if isinstance(problem, Infeasible):
+        return failed(rank, "infeasible", text)
+    if isinstance(problem, MissingPart):
+        return failed(rank, "missing", text)
+    if isinstance(problem, SystemExit):
+        kind, text = "exit", f"the workload called sys.exit({problem.code!r})"
+    elif isinstance(problem, WorkloadError):
+        kind = "factory"
+    elif isinstance(problem, MemoryError) or "allocate memory" in text or "out of memory" in text.lower():
+        kind, text = "memory", f"out of memory: {text.splitlines()[0]}"
+    else:
+        kind, text = "error", f"{type(problem).__name__}: {text.splitlines()[0]}"
+    return failed(rank, kind, text, "".join(traceback.format_exception(None, problem, problem.__traceback__)))
+
+
+def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channel) -> RankResult:
+    trial, placement = plan.trial, plan.trial.ranks[plan.rank]
+    bind = str(trial.params["bind"])
+    if bind != "none":
+        pinning.apply(placement)
+    memory.reset_peak()
+    runtime = get_runtime()
+    context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus))
+    job = runtime.prepare(trial.params, context)
+    try:
+        channel.send(event="phase", phase="check")
+        check = job.check()
+        if not check.passed:
+            raise TrialFailed(
+                "check",
+                f"wrong numbers: error {check.error:.3g} against {check.reference}; "
+                f"{check.tolerance:.3g} is allowed",
+            )
+        channel.send(event="phase", phase="warm-up")
+        first_step_s, warm_up, expected_s = _warm_up(job, trial, placement.cpus)
+        facts = _proofs(job, trial, plan.rank)
+        first_loss = job.loss()
+        gc.collect()
+        sampled, probe, canary_s = _sample_when_told(plan, job, channel, expected_s)
+        metrics = {
+            **memory.read_memory(),
+            **probe.metrics,
+            "check_error": check.error,
+            "first_step_s": first_step_s,
+            "warmup_s": warm_up.total_s,
+            "num_warmup_steps": float(warm_up.num_steps),
+            "canary_s": canary_s,
+            "start_s": (sampled.started_ns - plan.asked_at_ns) / 1e9,
+            "num_steps": float(sampled.num_steps),
+            "minor_faults_per_step": probe.metrics.get("minor_faults", 0.0) / max(1, sampled.num_steps),
+            "window_s": sampled.window_s,
+            "window_samples": sampled.window_steps * job.samples_per_step,
+        }
+        if trial.params["execution"] == "compile":
+            metrics["compile_s"] = max(0.0, first_step_s - expected_s)
+        for name, loss in (("loss_first", first_loss), ("loss", job.loss())):
+            if loss is not None:
+                metrics[name] = loss
+        if "loss" in metrics and not abs(metrics["loss"]) < float("inf"):
+            raise TrialFailed("check", f"the training loss became {metrics['loss']} during sampling")
+        facts.update(
+            check_reference=check.reference,
+            versions=dict(runtime.versions()),
+            warm_up_ended=warm_up.reason,
+            independent=job.independent,
+        )
+        return RankResult(
+            status="ok",
+            rank=plan.rank,
+            samples_s=tuple(sampled.samples_s),
+            steps_per_sample=sampled.steps_per_sample,
+            samples_per_step=float(job.samples_per_step),
+            metrics={k: v for k, v in metrics.items() if v == v},
+            facts=facts,
+            disturbances=tuple(disturbances(probe.metrics, len(placement.cpus), None)),
+            notes=()
+            if warm_up.reason == "steady"
+            else (f"warm-up ended by its {warm_up.reason}, not steady",),
+        )
+    finally:
+        job.close()
+
+
+def _warm_up(job: Job, trial: Trial, cpus: Sequence[int]) -> tuple[float, WarmUp, float]:
+    """First step's time, the finished warm-up, and the step time to expect."""
+    protocol = trial.protocol
+    started = time.perf_counter()
+    job.step()
+    first_step_s = time.perf_counter() - started
+    if trial.params["bind"] == "core":  # the first step has started the threads
+        pinning.bind_threads(cpus)
+    warm_up = WarmUp(protocol.min_warmup_steps, protocol.max_warmup_s, protocol.steady_tolerance)
+    recent: list[float] = []
+    while True:
+        started = time.perf_counter()
+        job.step()
+        step_s = time.perf_counter() - started
+        warm_up.add(step_s)
+        recent = [*recent[-4:], step_s]
+        if job.agree(warm_up.finished and warm_up.total_s >= MIN_WARM_UP_S):
+            return first_step_s, warm_up, sorted(recent)[len(recent) // 2]
+
+
+def _proofs(job: Job, trial: Trial, rank: int) -> dict[str, Any]:
+    """What was read back after warm-up; raises when a thread or a library is not where it should be."""
+    placement, bind = trial.ranks[rank], str(trial.params["bind"])
+    masks = pinning.read_thread_masks()
+    astray = pinning.violations(masks, placement.cpus, bind)
+    if astray:
+        raise TrialFailed("placement", "; ".join(astray))
+    absent = missing_libraries(trial.env)
+    if absent:
+        raise TrialFailed("missing", f"asked for but not loaded into the process: {', '.join(absent)}")
+    return {
+        **job.facts(),
+        "pid": os.getpid(),
+        "num_process_threads": len(masks),
+        "thread_cpus": {str(tid): list(mask.cpus) for tid, mask in masks.items()},
+    }
+
+
+def _sample_when_told(
+    plan: RankPlan, job: Job, channel: Channel, expected_s: float
+) -> tuple[Sampled, Disturbance, float]:
+    """Samples, the probe that watched them and the canary's time, once every rank is ready."""
+    before_s = canary.run_canary()
+    channel.send(event="ready", expected_s=expected_s, independent=job.independent)
+    message: Optional[Mapping[str, Any]] = channel.receive()
+    if message is None or message["cmd"] != "go":
+        raise TrialFailed("stopped", "the run was stopped before sampling")
+    with Disturbance(plan.trial.ranks[plan.rank].cpus) as probe:
+        sampled = sample(job.step, Go.from_message(message))
+    return sampled, probe, max(before_s, canary.run_canary())

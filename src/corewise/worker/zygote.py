@@ -1,0 +1,247 @@
+"""The warm parent: imports a framework once, then forks the ranks of each run and watches over them.
+
+Measured side: standard library and the runtime's framework only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Mapping, Optional
+
+from corewise.machine import pinning
+from corewise.runtimes.base import Runtime
+from corewise.runtimes.registry import find_runtime
+from corewise.spec.trial import Trial, to_json, trial_from_json, write_json_aside
+from corewise.worker.channel import Channel
+from corewise.worker.rank import RankPlan, failed, run_rank
+from corewise.worker.sampling import decide
+
+GRACE_S = 2.0  # what the others get to finish once one rank has failed
+LOG_TAIL_BYTES = 4000
+
+
+class _Rank:
+    """A running rank as its parent sees it."""
+
+    def __init__(self, rank: int, pid: int, channel: Channel, result_file: Path, log_file: Path) -> None:
+        self.rank, self.pid, self.channel = rank, pid, channel
+        self.result_file, self.log_file = result_file, log_file
+        self.ready: Optional[Mapping[str, Any]] = None
+        self.killed_for: Optional[tuple[str, str]] = None  # kind and reason
+        self.wait_status: Optional[int] = None
+
+    def kill(self, kind: str, reason: str) -> None:
+        if self.wait_status is None and self.killed_for is None:
+            self.killed_for = (kind, reason)
+            _kill_group(self.pid)
+
+
+class Zygote:
+    """Forks ranks and answers for each of them with a result file."""
+
+    def __init__(self, runtime_name: str, warm: bool) -> None:
+        self.runtime_name = runtime_name
+        self.runtime: Optional[Runtime] = None
+        if warm:
+            self.runtime = find_runtime(runtime_name)
+            self.runtime.warm()
+            gc.collect()
+            gc.freeze()  # the children's collector leaves the shared pages alone
+
+    def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
+        """Run the trial once; a result file per rank. False when the control side has gone or said stop."""
+        rendezvous = tempfile.mkdtemp(prefix="corewise-")
+        oom_kills = _num_oom_kills()
+        ranks = [self._fork(trial, r, rendezvous, out_dir, asked_at_ns) for r in range(trial.num_ranks)]
+        go_on = False
+        try:
+            go_on = self._watch(ranks, trial, control)
+        finally:
+            for rank in ranks:
+                rank.kill("stopped", "the run was stopped")
+                _reap(rank)
+                rank.channel.close()
+            shutil.rmtree(rendezvous, ignore_errors=True)
+        if go_on:
+            for rank in ranks:
+                if not rank.result_file.exists():
+                    result = _post_mortem(rank, _num_oom_kills() > oom_kills)
+                    write_json_aside(rank.result_file, to_json(result))
+        return go_on
+
+    def _fork(self, trial: Trial, rank: int, rendezvous: str, out_dir: Path, asked_at_ns: int) -> _Rank:
+        to_child, to_parent = os.pipe(), os.pipe()
+        result_file, log_file = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.close(to_child[1])
+                os.close(to_parent[0])
+                pinning.die_with_parent(parent_pid)
+                self._be_rank(
+                    RankPlan(trial, rank, rendezvous, result_file, asked_at_ns),
+                    Channel(to_child[0], to_parent[1]),
+                    log_file,
+                )
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(to_child[0])
+        os.close(to_parent[1])
+        return _Rank(rank, pid, Channel(to_parent[0], to_child[1]), result_file, log_file)
+
+    def _be_rank(self, plan: RankPlan, channel: Channel, log_file: Path) -> None:
+        os.setpgid(0, 0)
+        pinning.set_oom_first()
+        pinning.set_process_name(f"cw-rank-{plan.rank}")
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        log = os.open(str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        faulthandler.enable(file=sys.__stderr__ or 2)
+        run_rank(plan, self._own_runtime, channel)
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+    def _own_runtime(self) -> Runtime:
+        if self.runtime is not None:
+            return self.runtime
+        runtime = find_runtime(self.runtime_name)
+        runtime.warm()
+        return runtime
+
+    def _watch(self, ranks: list[_Rank], trial: Trial, control: Optional[Channel]) -> bool:
+        deadline = time.monotonic() + trial.protocol.timeout_s
+        grace_until: Optional[float] = None
+        with selectors.DefaultSelector() as selector:
+            for rank in ranks:
+                selector.register(rank.channel.read_fd, selectors.EVENT_READ, rank)
+            if control is not None:
+                selector.register(control.read_fd, selectors.EVENT_READ, control)
+            while any(not r.channel.closed for r in ranks):
+                until = deadline if grace_until is None else min(deadline, grace_until)
+                events = selector.select(max(0.0, until - time.monotonic()))
+                for key, _ in events:
+                    if key.data is control and control is not None:
+                        if any(m["cmd"] == "stop" for m in control.receive_available()) or control.closed:
+                            return False
+                    elif self._hear(key.data, ranks, trial, control):
+                        selector.unregister(key.data.channel.read_fd)
+                        if len(ranks) > 1 and not _succeeded(key.data):
+                            grace_until = grace_until or time.monotonic() + GRACE_S
+                now = time.monotonic()
+                if now >= deadline:
+                    limit = f"no result within {trial.protocol.timeout_s:g} s (protocol.timeout_s); killed"
+                    _kill_all(ranks, "timeout", limit)
+                elif grace_until is not None and now >= grace_until:
+                    grace_until = None
+                    _kill_all(ranks, "peer", "another rank of this run failed")
+        return True
+
+    def _hear(self, rank: _Rank, ranks: list[_Rank], trial: Trial, control: Optional[Channel]) -> bool:
+        """True when the rank has gone."""
+        for message in rank.channel.receive_available():
+            if message["event"] == "ready":
+                rank.ready = message
+            elif message["event"] == "phase" and rank.rank == 0 and control is not None:
+                control.send(event="phase", phase=message["phase"])
+        if all(r.ready is not None for r in ranks):
+            ready = [r.ready for r in ranks if r.ready is not None]
+            go = decide(trial.protocol, [m["expected_s"] for m in ready], bool(ready[0]["independent"]))
+            for other in ranks:
+                other.channel.send(**go.message())
+                other.ready = None
+        return rank.channel.closed
+
+
+def serve(runtime_name: str, warm: bool, control: Channel) -> None:
+    """Answer the control side until it closes the pipe."""
+    started = time.monotonic()
+    try:
+        zygote = Zygote(runtime_name, warm)
+    except Exception as problem:
+        control.send(event="broken", kind="missing", reason=f"{problem}")
+        return
+    control.send(event="warm", warm_s=time.monotonic() - started)
+    while True:
+        message = control.receive()
+        if message is None or message["cmd"] == "stop":
+            return
+        with open(message["trial"], encoding="utf-8") as file:
+            trial = trial_from_json(json.load(file))
+        if not zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control):
+            return
+        if not control.send(event="done"):
+            return
+
+
+def _succeeded(rank: _Rank) -> bool:
+    try:
+        with open(rank.result_file, encoding="utf-8") as file:
+            return bool(json.load(file)["status"] == "ok")
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _kill_all(ranks: list[_Rank], kind: str, reason: str) -> None:
+    for rank in ranks:
+        if not rank.channel.closed:
+            rank.kill(kind, reason)
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # a rank killed at birth may not lead its group yet
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+
+
+def _reap(rank: _Rank) -> None:
+    if rank.wait_status is None:
+        _, rank.wait_status = os.waitpid(rank.pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)  # loader workers it may have left
+
+
+def _num_oom_kills() -> int:
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
+def _post_mortem(rank: _Rank, oom_killed: bool) -> Any:
+    tail = _log_tail(rank.log_file)
+    if rank.killed_for is not None:
+        return failed(rank.rank, rank.killed_for[0], rank.killed_for[1], tail)
+    status = rank.wait_status or 0
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        if name == "SIGKILL" and oom_killed:
+            return failed(rank.rank, "memory", "out of memory: the kernel killed the rank", tail)
+        return failed(rank.rank, "crash", f"the rank was killed by {name}", tail)
+    code = os.WEXITSTATUS(status)
+    return failed(rank.rank, "exit", f"the rank ended with exit code {code} and left no result", tail)
+
+
+def _log_tail(path: Path) -> str:
+    try:
+        data = path.read_bytes()[-LOG_TAIL_BYTES:]
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace")

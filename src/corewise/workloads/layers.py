@@ -1,0 +1,265 @@
+"""A network as a tree of layers, free of frameworks: its shapes, parameters, arithmetic and traffic.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Iterator, Optional, Tuple
+
+Shape = Tuple[int, ...]  # one sample: (channels, height, width) or (features,)
+
+
+class ShapeError(ValueError):
+    """A layer was given a shape it cannot take; the text names both."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One operator on one tensor; what it does not override costs nothing."""
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return shape
+
+    @property
+    def num_parameters(self) -> int:
+        return 0
+
+    def num_multiply_adds(self, shape: Shape) -> int:
+        """Multiply-adds of the forward pass of one sample; the backward pass repeats them per gradient."""
+        return 0
+
+    def forward_elements(self, shape: Shape) -> int:
+        """Least elements moved forward: the input read once, the output written once."""
+        return math.prod(shape) + math.prod(self.output_shape(shape))
+
+    def saved_elements(self, shape: Shape) -> int:
+        """Elements kept by the forward pass that the backward pass must read again."""
+        return 0
+
+    def children(self) -> Tuple[Layer, ...]:
+        return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv(Layer):
+    """A two-dimensional convolution with square kernels."""
+
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    bias: bool = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        _expect(self, shape, self.in_channels, 3)
+        height, width = (_slid(self, shape, n, self.kernel, self.stride, self.padding) for n in shape[1:])
+        return (self.out_channels, height, width)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.out_channels * (self._reads_per_output + self.bias)
+
+    @property
+    def _reads_per_output(self) -> int:
+        return self.in_channels // self.groups * self.kernel**2
+
+    def num_multiply_adds(self, shape: Shape) -> int:
+        return math.prod(self.output_shape(shape)) * self._reads_per_output
+
+    def saved_elements(self, shape: Shape) -> int:
+        return math.prod(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Layer):
+    """A fully connected layer."""
+
+    in_features: int
+    out_features: int
+    bias: bool = True
+
+    def output_shape(self, shape: Shape) -> Shape:
+        _expect(self, shape, self.in_features, 1)
+        return (self.out_features,)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.out_features * (self.in_features + self.bias)
+
+    def num_multiply_adds(self, shape: Shape) -> int:
+        return self.in_features * self.out_features
+
+    def saved_elements(self, shape: Shape) -> int:
+        return self.in_features
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchNorm(Layer):
+    """Batch normalisation over the channels, with scale and shift."""
+
+    channels: int
+
+    def output_shape(self, shape: Shape) -> Shape:
+        _expect(self, shape, self.channels, 3)
+        return shape
+
+    @property
+    def num_parameters(self) -> int:
+        return 2 * self.channels
+
+    def saved_elements(self, shape: Shape) -> int:
+        return math.prod(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReLU(Layer):
+    """The larger of zero and the input."""
+
+    def saved_elements(self, shape: Shape) -> int:
+        return math.prod(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxPool(Layer):
+    """The largest value under a sliding square window."""
+
+    kernel: int
+    stride: int
+    padding: int = 0
+
+    def output_shape(self, shape: Shape) -> Shape:
+        height, width = (_slid(self, shape, n, self.kernel, self.stride, self.padding) for n in shape[1:])
+        return (shape[0], height, width)
+
+    def saved_elements(self, shape: Shape) -> int:
+        return math.prod(self.output_shape(shape))  # which input won
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveAvgPool(Layer):
+    """Means over as many square regions as the output has places."""
+
+    size: int
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (shape[0], self.size, self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flatten(Layer):
+    """The same elements as one vector; nothing moves."""
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (math.prod(shape),)
+
+    def forward_elements(self, shape: Shape) -> int:
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout(Layer):
+    """Random zeros in training; nothing in inference."""
+
+    probability: float = 0.5
+
+    def saved_elements(self, shape: Shape) -> int:
+        return math.prod(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence(Layer):
+    """Layers one after another."""
+
+    layers: Tuple[Layer, ...]
+
+    def children(self) -> Tuple[Layer, ...]:
+        return self.layers
+
+    def output_shape(self, shape: Shape) -> Shape:
+        for layer in self.layers:
+            shape = layer.output_shape(shape)
+        return shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Add(Layer):
+    """The sum of two tensors of one shape; stands where the branches of a Residual meet."""
+
+    def forward_elements(self, shape: Shape) -> int:
+        return 3 * math.prod(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(Layer):
+    """The sum of a body and a shortcut over the same input; without a shortcut, the input itself."""
+
+    body: Layer
+    shortcut: Optional[Layer] = None
+
+    def children(self) -> Tuple[Layer, ...]:
+        return (self.body,) if self.shortcut is None else (self.body, self.shortcut)
+
+    def output_shape(self, shape: Shape) -> Shape:
+        through = self.body.output_shape(shape)
+        beside = shape if self.shortcut is None else self.shortcut.output_shape(shape)
+        if through != beside:
+            raise ShapeError(f"the branches of a Residual give {through} and {beside} for an input of {shape}")
+        return through
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A layer that computes, with the shape it is given."""
+
+    layer: Layer
+    shape: Shape
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.layer.num_multiply_adds(self.shape)
+
+    @property
+    def forward_elements(self) -> int:
+        return self.layer.forward_elements(self.shape)
+
+    @property
+    def backward_elements(self) -> int:
+        """Least elements moved backward: the gradient as the value forward, and what was saved."""
+        return self.forward_elements + self.layer.saved_elements(self.shape)
+
+
+def operations(layer: Layer, shape: Shape) -> Iterator[Operation]:
+    """The computing layers of a tree in order, each with its input shape."""
+    if isinstance(layer, Sequence):
+        for child in layer.layers:
+            yield from operations(child, shape)
+            shape = child.output_shape(shape)
+    elif isinstance(layer, Residual):
+        for child in layer.children():
+            yield from operations(child, shape)
+        yield Operation(Add(), layer.output_shape(shape))
+    else:
+        layer.output_shape(shape)  # refuses a shape that does not fit
+        yield Operation(layer, shape)
+
+
+def num_parameters(layer: Layer) -> int:
+    """Trainable values in the whole tree."""
+    return layer.num_parameters + sum(num_parameters(child) for child in layer.children())
+
+
+def _expect(layer: Layer, shape: Shape, first: int, num_dimensions: int) -> None:
+    if len(shape) != num_dimensions or shape[0] != first:
+        raise ShapeError(f"{layer} cannot take an input of {shape}")
+
+
+def _slid(layer: Layer, shape: Shape, length: int, kernel: int, stride: int, padding: int) -> int:
+    places = (length + 2 * padding - kernel) // stride + 1
+    if places < 1:
+        raise ShapeError(f"{layer} does not fit into an input of {shape}")
+    return places

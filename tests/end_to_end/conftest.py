@@ -1,0 +1,72 @@
+"""Real studies run by the real command line; every process they start is accounted for."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+QUICK_PROTOCOL = (
+    "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.2, timeout_s: 60}"
+)
+
+
+@dataclass
+class Bench:
+    """A folder to work in, and the command line under a mark that its processes inherit."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "COREWISE_TEST_MARK": self.mark, "COLUMNS": "200"}
+
+    def words(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "corewise", *words]
+
+    def corewise(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*words), cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout
+        )
+
+    def study(self, text: str, name: str = "study.yaml") -> str:
+        (self.folder / name).write_text(dedent(text))
+        return name
+
+    def factory(self, body: str, name: str = "own.py") -> str:
+        (self.folder / name).write_text(dedent(body))
+        return name
+
+    def records(self, store: str = "store") -> list[dict[str, Any]]:
+        done = self.corewise("export", "--store", store, "--format", "json")
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout))
+
+    def processes_left(self) -> list[str]:
+        """Command lines of living processes that carry the mark."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit() or int(folder.name) == os.getpid():
+                continue
+            try:
+                if f"COREWISE_TEST_MARK={self.mark}".encode() in (folder / "environ").read_bytes():
+                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A bench of one's own; the test fails if it leaves a process behind."""
+    made = Bench(tmp_path)
+    yield made
+    assert made.processes_left() == []

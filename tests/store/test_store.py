@@ -1,0 +1,372 @@
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_records import made_record
+
+from corewise.spec.errors import UserError
+from corewise.spec.record import Record
+from corewise.store.lines import scan, seal
+from corewise.store.reader import read_file
+from corewise.store.store import Store
+from corewise.store.writer import StoreFull, is_record_file
+
+APPEND_MANY = """
+import sys
+from corewise.spec.record import Record
+from corewise.store.store import Store
+store = Store.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(int(sys.argv[3])):
+    store.append(Record(trial_id=f"{sys.argv[2]}{i}", study="s", status="ok", reason="x" * (i * 37 % 5000)))
+"""
+
+
+def small(trial_id: str, **changes) -> Record:
+    return Record(**{"trial_id": trial_id, "study": "s", "status": "ok", "params": {"threads": 2}, **changes})
+
+
+def filled(path: Path, *records: Record) -> Store:
+    store = Store.open(path)
+    for record in records:
+        store.append(record)
+    return store
+
+
+def only_file(store: Store) -> Path:
+    (path,) = store.records_folder.iterdir()
+    return path
+
+
+def appender(path: Path, prefix: str, num_records: int) -> subprocess.Popen:
+    words = [sys.executable, "-c", APPEND_MANY, str(path), prefix, str(num_records)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_records_come_back_as_they_were_appended(tmp_path):
+    records = (made_record("a"), made_record("b", status="failed", reason="out of memory", kind="memory"))
+    with filled(tmp_path / "store", *records):
+        result = Store.open(tmp_path / "store", create=False).records()
+    assert result.records == records
+    assert (result.damage, result.duplicates) == ((), ())
+
+
+def test_a_record_file_is_json_lines_that_anyone_can_read(tmp_path):
+    store = filled(tmp_path, small("a", question="Größe?"), small("b"))
+    lines = only_file(store).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["trial_id"] for line in lines] == ["a", "b"]
+    assert "Größe?" in lines[0]
+    assert is_record_file(only_file(store).name)
+    assert json.loads((tmp_path / "corewise-store.json").read_text())["schema"] == 1
+
+
+def test_opening_what_is_not_there_says_how_to_make_it(tmp_path):
+    with pytest.raises(
+        UserError, match=r"here does not exist.*`corewise run STUDY --store '.*here'`"
+    ) as error:
+        Store.open(tmp_path / "nothing here", create=False)
+    assert str(tmp_path) in str(error.value)
+    assert not (tmp_path / "nothing here").exists()
+
+
+def test_opening_a_folder_that_is_no_store_says_so(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not a Corewise store"):
+        Store.open(tmp_path, create=False)
+    with pytest.raises(UserError, match=r"holds other things \(thesis.tex\)"):
+        Store.open(tmp_path, create=True)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_opening_a_file_as_a_store_is_the_users_mistake(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for create in (True, False):
+        with pytest.raises(UserError, match="Not a directory"):
+            Store.open(tmp_path / "file", create=create)
+
+
+def test_a_store_whose_making_was_killed_half_way_is_made_anew(tmp_path):
+    (tmp_path / ".corewise-store.json.123.part").write_text("{")
+    (tmp_path / "records").mkdir()
+    filled(tmp_path, small("a"))
+    assert Store.open(tmp_path, create=False).done_ids() == {"a"}
+
+
+def test_reading_leaves_no_trace(tmp_path):
+    store = Store.open(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert store.records().records == ()
+    assert store.done_ids() == set()
+    assert store.work_ids() == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_newer_store_is_refused_with_its_version(tmp_path):
+    (tmp_path / "corewise-store.json").write_bytes(seal({"schema": 9, "created_at": "later"}))
+    with pytest.raises(UserError, match="schema version 9, newer"):
+        Store.open(tmp_path, create=False)
+
+
+def test_a_damaged_or_lost_marker_is_named_and_the_records_are_read(tmp_path):
+    filled(tmp_path, small("a"))
+    marker = tmp_path / "corewise-store.json"
+    whole = marker.read_bytes()
+    for position in range(len(whole)):
+        marker.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        result = Store.open(tmp_path, create=False).records()
+        assert [r.trial_id for r in result.records] == ["a"]
+        assert [d.file.name for d in result.damage] == ["corewise-store.json"], position
+    marker.unlink()
+    result = Store.open(tmp_path, create=False).records()
+    assert [d.file.name for d in result.damage] == ["corewise-store.json"]
+
+
+def test_every_status_is_done_and_what_was_never_recorded_is_not(tmp_path):
+    store = filled(tmp_path, small("a"), small("b", status="failed"), small("c", status="skipped"))
+    assert store.done_ids() == {"a", "b", "c"}
+
+
+def test_done_ids_sees_what_others_append_later(tmp_path):
+    ours, theirs = Store.open(tmp_path), Store.open(tmp_path)
+    for i in range(5):
+        theirs.append(small(f"t{i}"))
+        ours.append(small(f"o{i}"))
+        assert ours.done_ids() == theirs.done_ids() == {f"{w}{k}" for w in "to" for k in range(i + 1)}
+
+
+def test_a_record_whose_newline_alone_was_lost_is_done(tmp_path):
+    store = filled(tmp_path, small("a"))
+    path = only_file(store)
+    path.write_bytes(path.read_bytes()[:-1])
+    fresh = Store.open(tmp_path)
+    assert fresh.done_ids() == {"a"}
+    assert [r.trial_id for r in fresh.records().records] == ["a"]
+
+
+def test_a_torn_tail_is_skipped_and_named_and_its_trial_is_not_done(tmp_path):
+    store = filled(tmp_path, small("a"), small("b"))
+    path = only_file(store)
+    path.write_bytes(path.read_bytes()[:-20])
+    fresh = Store.open(tmp_path)
+    fresh.append(small("c"))
+    result = fresh.records()
+    assert {r.trial_id for r in result.records} == fresh.done_ids() == {"a", "c"}
+    (damage,) = result.damage
+    assert (damage.file, damage.line) == (path, 2)
+    assert damage.offset == len(path.read_bytes().splitlines()[0]) + 1
+    assert "cut short" in str(damage)
+
+
+def test_a_damage_at_any_byte_of_a_file_costs_one_record_at_most_and_is_named(tmp_path):
+    store = filled(tmp_path, *(small(f"t{i}") for i in range(3)))
+    whole = only_file(store).read_bytes()
+    path = tmp_path / "changed"
+    dice = random.Random(7)
+    for position in range(len(whole)):
+        flip = bytes([whole[position] ^ dice.randrange(1, 256)])
+        path.write_bytes(whole[:position] + flip + whole[position + 1 :])
+        records, damage = read_file(path, settle_s=0)
+        assert len(records) >= 2, position
+        assert damage, position
+
+
+def test_records_of_another_schema_are_named_and_the_rest_is_read(tmp_path):
+    store = filled(tmp_path, small("a"))
+    with open(only_file(store), "ab") as file:
+        file.write(seal({"schema": 7, "trial_id": "new"}))
+        file.write(seal({"schema": 1, "status": "ok"}))
+    store.append(small("b"))
+    result = store.records()
+    assert [r.trial_id for r in result.records] == ["a", "b"]
+    assert [d.line for d in result.damage] == [2, 3]
+    assert "record schema 7 is newer" in result.damage[0].reason
+    assert "no 'trial_id'" in result.damage[1].reason
+
+
+def test_a_record_file_that_cannot_be_read_is_named(tmp_path):
+    store = filled(tmp_path, small("a"))
+    (store.records_folder / "folder.jsonl").mkdir()
+    result = store.records()
+    assert [r.trial_id for r in result.records] == ["a"]
+    assert [(d.file.name, d.line) for d in result.damage] == [("folder.jsonl", 0)]
+    assert store.done_ids() == {"a"}
+
+
+def test_of_a_trial_recorded_twice_the_first_to_finish_counts(tmp_path):
+    early = small("a", finished_at="2026-11-15T10:00:00Z", reason="early")
+    late = small("a", finished_at="2026-11-15T10:00:00.001+00:00", reason="late")
+    undated = small("a", finished_at="", reason="undated")
+    filled(tmp_path, undated, late)
+    store = filled(tmp_path, early)
+    result = store.records()
+    assert [r.reason for r in result.records] == ["early"]
+    assert [r.reason for r in result.duplicates] == ["late", "undated"]
+    assert result.damage == ()
+
+
+def test_a_retry_that_worked_counts_before_the_failure(tmp_path):
+    failed = small("a", status="failed", finished_at="2026-11-15T10:00:00Z")
+    mended = small("a", finished_at="2026-11-15T11:00:00Z")
+    result = filled(tmp_path, failed, mended).records()
+    assert (result.records, result.duplicates) == ((mended,), (failed,))
+
+
+def test_records_come_in_the_order_they_finished(tmp_path):
+    times = ["2026-11-15T10:00:02Z", "2026-11-15T10:00:01.500Z", "2026-11-15T12:00:01+02:00"]
+    store = filled(tmp_path, *(small(f"t{i}", finished_at=t) for i, t in enumerate(times)))
+    assert [r.trial_id for r in store.records().records] == ["t2", "t1", "t0"]
+
+
+def test_two_processes_appending_at_once_lose_nothing(tmp_path):
+    writers = [appender(tmp_path, prefix, 500) for prefix in "ab"]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.close()
+    for writer in writers:
+        assert writer.wait() == 0
+        writer.stdout.close()
+    store = Store.open(tmp_path, create=False)
+    result = store.records()
+    assert {r.trial_id for r in result.records} == {f"{w}{i}" for w in "ab" for i in range(500)}
+    assert (len(result.records), result.damage) == (1000, ())
+    assert store.done_ids() == {r.trial_id for r in result.records}
+    assert len(list(store.records_folder.iterdir())) == 2
+
+
+def test_a_killed_writer_costs_at_most_the_record_it_was_writing(tmp_path):
+    for round_number in range(8):
+        writer = appender(tmp_path, f"k{round_number}-", 1_000_000)
+        writer.stdout.readline()
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+        store = Store.open(tmp_path)
+        while len([t for t in store.done_ids() if t.startswith(f"k{round_number}-")]) < round_number + 2:
+            time.sleep(0.001)
+        seen = store.done_ids()
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdin.close()
+        writer.stdout.close()
+        result = Store.open(tmp_path).records()
+        assert {r.trial_id for r in result.records} >= seen
+        assert len(result.damage) <= round_number + 1
+        assert all("cut short" in d.reason or "newline" in d.reason for d in result.damage)
+
+
+def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path):
+    store = filled(tmp_path, small("parent"))
+    pid = os.fork()
+    if pid == 0:
+        store.append(small("child"))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    store.append(small("parent-2"))
+    per_file = [
+        [e.value["trial_id"] for e in scan(path.read_bytes().splitlines(keepends=True)) if e.value]
+        for path in store.records_folder.iterdir()
+    ]
+    assert sorted(per_file) == [["child"], ["parent", "parent-2"]]
+
+
+def test_a_short_write_is_taken_back_and_the_next_one_works(tmp_path):
+    store = filled(tmp_path, small("a"))
+    path = only_file(store)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        room = len(before) + 50  # the kernel then writes 50 bytes of the line
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+        with pytest.raises(UserError, match=r"nothing could be written .*File too large; 1 record is safe"):
+            store.append(small("b"))
+        assert path.read_bytes() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, old)
+    store.append(small("b"))
+    result = store.records()
+    assert ([r.trial_id for r in result.records], result.damage) == (["a", "b"], ())
+
+
+def test_a_line_that_could_not_be_taken_back_does_not_spoil_the_next(tmp_path, monkeypatch):
+    store = filled(tmp_path, small("a"))
+    whole_write = os.write
+
+    def half(fd, data):
+        whole_write(fd, data[:30])
+        raise OSError(5, "Input/output error")
+
+    def refused(fd, size):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", refused)
+        with pytest.raises(UserError, match="Input/output error"):
+            store.append(small("b"))
+    store.append(small("c"))
+    result = store.records()
+    assert [r.trial_id for r in result.records] == ["a", "c"]
+    assert [d.line for d in result.damage] == [2]
+
+
+FILL_UP = """
+import sys
+from corewise.spec.record import Record
+from corewise.store.store import Store
+from corewise.store.writer import StoreFull
+store = Store.open(sys.argv[1])
+num_appended = 0
+try:
+    while True:
+        store.append(Record(trial_id=f"t{num_appended}", study="s", status="ok", reason="x" * 5000))
+        num_appended += 1
+except StoreFull as error:
+    print(error)
+    result = Store.open(sys.argv[1], create=False).records()
+    assert len(result.records) == num_appended > 3, (len(result.records), num_appended)
+    assert not result.damage, result.damage
+    sys.exit(42)
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a small disk")
+def test_a_full_disk_is_named_with_the_number_of_records_that_are_safe(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = f'mount -t tmpfs -o size=64k none {disk} || exit 77; exec "$0" -c "$1" {disk}/store'
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    done = subprocess.run(
+        ["unshare", "--mount", *user, "sh", "-c", script, sys.executable, FILL_UP],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode in (1, 77):
+        pytest.skip(f"no small disk can be mounted here: {done.stderr}")
+    assert done.returncode == 42, done.stderr
+    assert f"the disk under {disk}/store is full: " in done.stdout
+    assert "records are safe; free space and run again" in done.stdout
+
+
+def test_store_full_leaves_by_the_door_of_user_errors():
+    assert issubclass(StoreFull, UserError)
+
+
+def test_work_folders_are_named_by_trial_and_nothing_else(tmp_path):
+    store = Store.open(tmp_path)
+    assert store.work_dir("ab12") == tmp_path / "work" / "ab12"
+    for bad in ("", "../x", "a/b", ".hidden"):
+        with pytest.raises(ValueError, match="no trial id"):
+            store.work_dir(bad)
+    store.work_dir("ab12").mkdir(parents=True)
+    assert store.work_ids() == ["ab12"]
