@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corewise.spec.axes import AXES, Word, check_axis_name, evaluation_order, read_axis_value
@@ -23,6 +23,7 @@ def test_words_stand_for_numbers(word: str, allocation: int, numbers: tuple[int,
     assert Word(word).numbers(allocation) == numbers
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2048))
 def test_words_never_ask_for_more_than_the_allocation(allocation: int) -> None:
     for word in ("powers-of-two", "all-factorisations"):

@@ -1,7 +1,7 @@
 import ast
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from corewise.spec.expressions import ExpressionError, parse_condition, parse_expression
@@ -32,6 +32,7 @@ class Args:
     width = 7
 
 
+@settings(deadline=None)
 @given(st.recursive(numbers, _grow, max_leaves=12))
 def test_safe_expressions_agree_with_python(text: str) -> None:
     assume(len(text) <= 500)
@@ -48,6 +49,7 @@ def test_safe_expressions_agree_with_python(text: str) -> None:
         assert type(found) is type(expected)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_but_never_breaks(text: str) -> None:
     try:

@@ -106,7 +106,7 @@ def test_an_override_mends_a_mistake_of_the_file(tmp_path: Path) -> None:
         ("workloads=a", "did you mean 'workload'?"),
         ("protocol.min_run=1", "unknown protocol field 'min_run'; did you mean 'min_runs'?"),
         ("protocol.min_runs=1,2", "protocol.min_runs takes one value, not 2"),
-        ("protocol.min_runs=few", "protocol.min_runs: input should be a valid integer"),
+        ("protocol.min_runs=few", "protocol.min_runs: needs a whole number"),
         ("args.=1", "as in args.image_size"),
         ("threads", "write it as NAME=VALUE"),
         ("threads=", "the axis threads is empty"),
@@ -119,7 +119,7 @@ def test_an_override_mends_a_mistake_of_the_file(tmp_path: Path) -> None:
         ("memory_format=", "memory_format is empty"),
         ("mode=trian", "unknown mode 'trian'; did you mean 'train'?"),
         ("mode=", "mode is empty"),
-        ("runtime=torch,numpy", "runtime: input should be a valid string"),
+        ("runtime=torch,numpy", "runtime: needs a text"),
         ("workload=no.py:make", "no such file: "),
     ],
 )

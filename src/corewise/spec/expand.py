@@ -58,6 +58,9 @@ def expand(
     `hints` says of a missing library how to install it.
     """
     workloads = {name: _find(study, name, find_workload or _registered) for name in study.workloads}
+    circumstances = {
+        name: Circumstances(machine, workload, hints or {}) for name, workload in workloads.items()
+    }
     _check_arguments(study, workloads)
     _check_folders(study)
     candidates = candidates_of_all(study.axes, study.fixed)
@@ -65,10 +68,14 @@ def expand(
     sorter = _Sorter(study, machine)
     order = evaluation_order(candidates)
     for name, mode in itertools.product(study.workloads, study.modes):
-        workload = workloads[name]
-        start = {"workload": name, "mode": mode, "runtime": study.runtime, **_default_arguments(workload)}
+        start = {
+            "workload": name,
+            "mode": mode,
+            "runtime": study.runtime,
+            **_default_arguments(workloads[name]),
+        }
         for values in _combinations(candidates, machine):
-            sorter.add({**start, **values}, order, Circumstances(machine, workload, hints or {}))
+            sorter.add({**start, **values}, order, circumstances[name])
     return sorter.expansion()
 
 

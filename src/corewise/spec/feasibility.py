@@ -35,6 +35,9 @@ class Circumstances:
     machine: MachineView
     workload: Workload | None = None  # None: the user's own, of which nothing is known beforehand
     hints: Mapping[str, str] = field(default_factory=dict)  # library -> how to install it
+    refusals: dict[str, str] = field(
+        default_factory=dict
+    )  # seen before: counting a model's work takes its time
 
 
 Params = Mapping[str, Any]
@@ -157,10 +160,19 @@ def _size(params: Params, here: Circumstances) -> Iterator[str]:
     if here.workload is None or params["mode"] not in here.workload.modes:
         return
     args = {name.removeprefix("args."): value for name, value in params.items() if name.startswith("args.")}
+    seen = f"{params['mode']} {sorted(args.items())}"
+    if seen not in here.refusals:
+        here.refusals[seen] = _refusal(here.workload, params["mode"], args)
+    if here.refusals[seen]:
+        yield here.refusals[seen]
+
+
+def _refusal(workload: Workload, mode: str, args: Params) -> str:
     try:
-        here.workload.work(params["mode"], args)
+        workload.work(mode, args)
     except ValueError as error:
-        yield str(error)
+        return str(error)
+    return ""
 
 
 RULES: tuple[Rule, ...] = (_offered, _cores, _batch, _device, _onednn, _numpy, _libraries, _loading, _size)

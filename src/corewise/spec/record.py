@@ -116,16 +116,19 @@ def _read(each: "dataclasses.Field[Any]", data: Mapping[str, Any]) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value made of JSON's own types, its text free of what UTF-8 readers choke on."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, int):
         return value
-    if hasattr(value, "item"):  # a numpy number
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, (str, PurePath)):
-        return str(value).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+        text = str(value)
+        if text.isascii() and "\0" not in text:
+            return text
+        return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {_plain(str(key)): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
+    if hasattr(value, "item"):  # a numpy number
+        return _plain(value.item())
     raise TypeError(f"a record cannot hold a {type(value).__name__}")

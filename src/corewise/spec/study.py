@@ -236,6 +236,16 @@ def _read_model(document: Document) -> tuple[StudyFile | None, list[Mistake]]:
         return None, [Mistake(document.where(item["loc"]), _explain(item)) for item in details]
 
 
+_NEEDED = {
+    "string_type": "needs a text",
+    "int_type": "needs a whole number",
+    "float_type": "needs a number",
+    "list_type": "needs a value or a list",
+    "dict_type": "needs `name: value` lines",
+    "model_type": "needs `name: value` lines",
+}
+
+
 def _explain(item: ErrorDetails) -> str:
     name = ".".join(str(part) for part in item["loc"] if isinstance(part, str))
     if item["type"] == "told":
@@ -246,7 +256,8 @@ def _explain(item: ErrorDetails) -> str:
         return _explain_unknown(name)
     if item["type"] == "too_short":
         return f"{name} is empty; give it a value"
-    return f"{name}: {item['msg'][:1].lower()}{item['msg'][1:]}, not {item['input']!r:.60}"
+    needed = _NEEDED.get(item["type"], item["msg"].replace("Input should be", "must be"))
+    return f"{name}: {needed}, not {item['input']!r:.60}"
 
 
 def _explain_unknown(name: str) -> str:

@@ -73,7 +73,7 @@ Fields = Mapping[str, Mapping[str, Field]]  # group -> key -> field
 
 @contextmanager
 def table_of(records: Sequence[Record]) -> Iterator["DuckDBPyConnection"]:
-    """A connection to a database in memory whose table `records` holds the records."""
+    """A connection to a database in memory whose table `records` holds the records that a store gave."""
     import duckdb
 
     config: dict[str, Any] = {
@@ -123,8 +123,7 @@ def _write_rows(path: Path, records: Iterable[Record], fields: Fields) -> int:
     longest = 0
     with open(path, "wb") as file:
         for record in records:
-            row = record.to_json()
-            row["samples_s"] = record.samples_s
+            row: dict[str, Any] = {name: getattr(record, name) for name in (*_PLAIN_COLUMNS, *GROUPS)}
             row["started_at"], row["finished_at"] = _moment(record.started_at), _moment(record.finished_at)
             for group, keys in fields.items():
                 row[group] = {keys[key].name: value for key, value in row[group].items()} or None

@@ -1,0 +1,148 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from corewise.spec.axes import AXES
+from corewise.spec.expressions import Expression
+from corewise.spec.feasibility import Circumstances, MachineView, reasons_against
+from corewise.workloads.base import Work
+
+MACHINE = MachineView(
+    num_cores=4,
+    num_cpus=8,
+    num_numa_nodes=2,
+    num_sockets=1,
+    has_cuda=True,
+    num_gpus=1,
+    libraries=frozenset({"libgomp", "jemalloc"}),
+    memory_bytes=1 << 34,
+)
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    name: str = "toy"
+    summary: str = "a made-up workload"
+    modes: tuple[str, ...] = ("train", "infer")
+    runtimes: tuple[str, ...] = ("torch", "numpy")
+    concurrent: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"size": 8})
+
+    def work(self, mode: str, args: Mapping[str, Any]) -> Work:
+        if args.get("size", 8) < 4:
+            raise ValueError(f"toy: size {args['size']} is too small")
+        return Work(1.0, 1.0, 1)
+
+
+TOY = MadeUp()
+
+
+def params(**changes: Any) -> dict[str, Any]:
+    defaults = {
+        name: 1 if isinstance(axis.default, Expression) else axis.default for name, axis in AXES.items()
+    }
+    return {"workload": "toy", "mode": "infer", "runtime": "torch", **defaults, "args.size": 8, **changes}
+
+
+def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **changes: Any) -> tuple[str, ...]:
+    hints = {"tcmalloc": "apt install libtcmalloc-minimal4"}
+    return reasons_against(params(**changes), Circumstances(machine, workload, hints))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"threads": 5},
+            "1 process × 5 threads need 5 cores; the allocation has 4; use fewer, or set oversubscribe",
+        ),
+        ({"processes": 3, "threads": 2}, "3 processes × 2 threads need 6 cores; the allocation has 4"),
+        ({"threads": 4, "reserved_cores": 1}, "need 4 cores; the allocation has 3 (1 reserved)"),
+        ({"threads": 7, "smt": True, "reserved_cores": 1}, "need 7 CPUs; the allocation has 6 (1 reserved)"),
+        ({"reserved_cores": 4}, "reserved_cores 4 leaves none of the allocation's 4 cores"),
+        ({"interop_threads": 2}, "interop_threads has no effect: nothing in toy runs concurrently"),
+        (
+            {"batch_scope": "global", "batch": 16, "processes": 3},
+            "a global batch of 16 is no multiple of 3 processes",
+        ),
+        ({"memory_format": "blocked", "mode": "train"}, "memory_format: blocked is for inference only"),
+        ({"memory_format": "blocked", "math": "vanilla"}, "memory_format: blocked needs oneDNN"),
+        ({"memory_format": "blocked", "device": "cuda"}, "blocked is oneDNN's, unused by torch on cuda"),
+        ({"dtype": "float16"}, "float16 is not measured on the cpu"),
+        (
+            {"allocator": "tcmalloc"},
+            "allocator: tcmalloc is not installed here; apt install libtcmalloc-minimal4",
+        ),
+        ({"openmp": "libiomp5"}, "openmp: libiomp5 is not installed here; `corewise doctor` says how"),
+        ({"math": "vanilla", "device": "cuda"}, "math: vanilla switches off oneDNN, unused by torch on cuda"),
+        (
+            {"math": "vanilla", "runtime": "numpy"},
+            "math: vanilla switches off oneDNN, unused by numpy on cpu",
+        ),
+        ({"openmp": "libgomp", "device": "cuda"}, "openmp does not matter on device cuda"),
+        ({"wait_policy": "active", "device": "cuda"}, "wait_policy does not matter on device cuda"),
+        ({"wait_policy": "active", "runtime": "numpy"}, "the numpy runtime has no wait_policy: active"),
+        (
+            {"execution": "compile", "runtime": "numpy"},
+            "the numpy runtime has no execution: compile; leave it eager",
+        ),
+        (
+            {"dtype": "bfloat16", "runtime": "numpy"},
+            "the numpy runtime has no dtype: bfloat16; leave it float32",
+        ),
+        ({"device": "cuda", "runtime": "numpy"}, "the numpy runtime has no device: cuda"),
+        ({"loader_workers": 2}, "loader_workers: 2 has nothing to load: data is synthetic"),
+        ({"device": "cuda", "processes": 2}, "2 processes need a GPU each; this machine has 1"),
+        ({"args.size": 2}, "toy: size 2 is too small"),
+    ],
+)
+def test_a_point_that_cannot_be_measured_has_its_reason(changes: dict[str, Any], reason: str) -> None:
+    (found,) = reasons(**changes)
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"threads": 4},
+        {"threads": 8, "smt": True},
+        {"threads": 64, "oversubscribe": True},
+        {"batch_scope": "global", "batch": 15, "processes": 3},
+        {"memory_format": "blocked"},
+        {"dtype": "float16", "device": "cuda"},
+        {"allocator": "jemalloc", "openmp": "libgomp"},
+        {"allocator": "retain", "wait_policy": "passive", "math": "vanilla"},
+        {"loader_workers": 2, "data": "/images"},
+        {"runtime": "numpy"},
+    ],
+)
+def test_a_point_that_can_be_measured_has_no_reason_against_it(changes: dict[str, Any]) -> None:
+    assert reasons(**changes) == ()
+
+
+def test_modes_and_runtimes_are_those_the_workload_offers() -> None:
+    only = MadeUp(modes=("infer",), runtimes=("torch",))
+    assert reasons(only, mode="train") == ("toy has no mode train; it has infer",)
+    assert reasons(only, runtime="numpy") == ("toy has no runtime numpy; it has torch",)
+
+
+def test_interop_threads_stay_where_something_is_concurrent() -> None:
+    assert reasons(MadeUp(concurrent=True), interop_threads=2) == ()
+
+
+def test_nothing_is_ruled_out_for_a_workload_of_ones_own() -> None:
+    assert reasons(None, mode="train", interop_threads=2) == ()
+
+
+def test_a_missing_gpu_is_told_and_an_unknown_one_is_not() -> None:
+    assert reasons(machine=replace(MACHINE, has_cuda=False), device="cuda") == (
+        "this machine has no CUDA device",
+    )
+    assert reasons(machine=replace(MACHINE, has_cuda=None, num_gpus=None), device="cuda", processes=2) == ()
+
+
+def test_all_reasons_are_told() -> None:
+    assert len(reasons(threads=5, dtype="float16", loader_workers=1)) == 3
