@@ -130,6 +130,7 @@ def planning_view(host: Host, libraries: Mapping[str, Path]) -> MachineView:
         num_numa_nodes=len(usable.nodes),
         num_sockets=len(usable.sockets),
         has_cuda=bool(host.facts.gpus),
+        num_gpus=len(host.facts.gpus),
         libraries=frozenset(libraries) | {"libgomp"},
         memory_bytes=host.allocation.memory_bytes,
     )

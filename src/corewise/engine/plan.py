@@ -4,10 +4,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from corewise.engine.machine_view import (
+    PRELOADABLE,
     Host,
     Interpreter,
     interpreter_words,
@@ -18,6 +20,7 @@ from corewise.engine.machine_view import (
 )
 from corewise.launcher.environment import trial_environment
 from corewise.launcher.measured_side import build_worker
+from corewise.machine.libraries import install_hint
 from corewise.machine.placement import PlacementError, place
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
@@ -57,7 +60,8 @@ def make_plan(study: Study, host: Host | None = None) -> Plan:
     worker = build_worker()
     interpreter = probe_interpreter(interpreter_words(study), worker)
     libraries = preloadable_libraries(interpreter)
-    expansion = expand(study, planning_view(host, libraries))
+    hints = {name: install_hint(name) for name in PRELOADABLE}
+    expansion = expand(study, planning_view(host, libraries), hints=hints)
     trials: list[Trial] = []
     skipped = [_skip(study, host, interpreter, p.params, p.reason) for p in expansion.skipped]
     for point in expansion.points:
@@ -136,14 +140,16 @@ def _trial(
 
 
 def _work(params: Mapping[str, Any]) -> dict[str, float]:
-    name = str(params["workload"])
+    args = tuple((key, value) for key, value in sorted(params.items()) if key.startswith("args."))
+    return dict(_cached_work(str(params["workload"]), str(params["mode"]), args))
+
+
+@lru_cache(maxsize=1024)
+def _cached_work(name: str, mode: str, arguments: tuple[tuple[str, Any], ...]) -> dict[str, float]:
     if is_custom(name):
         return {}
-    args = {key.removeprefix("args."): value for key, value in params.items() if key.startswith("args.")}
-    return {
-        key: float(value)
-        for key, value in asdict(find_workload(name).work(str(params["mode"]), args)).items()
-    }
+    args = {key.removeprefix("args."): value for key, value in arguments}
+    return {key: float(value) for key, value in asdict(find_workload(name).work(mode, args)).items()}
 
 
 def _skip(

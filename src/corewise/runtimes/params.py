@@ -25,14 +25,18 @@ def rank_batch(params: Mapping[str, Any]) -> int:
         return batch
     own = batch // int(params["processes"])
     if own < 1:
-        raise Infeasible(f"a global batch of {batch} leaves nothing for each of {params['processes']} processes")
+        raise Infeasible(
+            f"a global batch of {batch} leaves nothing for each of {params['processes']} processes"
+        )
     return own
 
 
 def require_mode(workload: Workload, params: Mapping[str, Any]) -> None:
     """Raises when the workload has no such mode."""
     if params["mode"] not in workload.modes:
-        raise Infeasible(f"{workload.name} has no mode {params['mode']!r}; it has {', '.join(workload.modes)}")
+        raise Infeasible(
+            f"{workload.name} has no mode {params['mode']!r}; it has {', '.join(workload.modes)}"
+        )
 
 
 def require_defaults(params: Mapping[str, Any], names: Iterable[str], why: str) -> None:

@@ -17,7 +17,11 @@ class StepJob:
     independent = True
 
     def __init__(
-        self, name: str, custom: CustomStep, facts: Callable[[], Mapping[str, Any]], finish: Callable[[], None]
+        self,
+        name: str,
+        custom: CustomStep,
+        facts: Callable[[], Mapping[str, Any]],
+        finish: Callable[[], None],
     ) -> None:
         self.samples_per_step = custom.samples_per_step
         self._name, self._step, self._check = name, custom.step, custom.check

@@ -14,7 +14,9 @@ class Work:
     """What one sample costs; a training step counts forward and backward."""
 
     flops_per_sample: float
-    bytes_per_sample: float  # least traffic: parameters once per step aside, inputs and outputs of every layer
+    bytes_per_sample: (
+        float  # least traffic: parameters once per step aside, inputs and outputs of every layer
+    )
     num_parameters: int
     pixels_per_sample: float = 0.0
 

@@ -2,11 +2,11 @@
 
 Measured side: standard library only, Python 3.9. The contract, in five lines:
 
-    def factory(batch, mode, **args):    # mode: "train" or "infer"; args: the study's `args.NAME` values
-        return module, (x,)              # a torch.nn.Module and its inputs; the loss is the outputs' mean square
-        return module, (x,), targets     # loss: cross entropy for whole-number targets, mean squared error for others
-        return {"step": call_me, "samples_per_step": batch,      # or: one timed step per call, in any framework
-                "check": lambda: (error, tolerance)}             # optional, run once before any timing
+    def factory(batch, mode, **args):  # mode: "train" or "infer"; args: the study's `args.NAME` values
+        return module, (x,)            # a torch.nn.Module and its inputs; its loss: the outputs' mean square
+        return module, (x,), targets   # its loss: cross entropy for whole-number targets, else squared error
+        return {"step": call_me, "samples_per_step": batch,    # or one timed step a call, in any framework
+                "check": lambda: (error, tolerance)}           # optional, run once before any timing
 
 A module is run in the trial's dtype, memory format and execution, and checked against itself in float64.
 A step decides these for itself; instead of a dict it may be an object with the same names as attributes.
@@ -23,7 +23,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Tuple, Union, cast
 
 from corewise.runtimes.base import WorkloadError
 from corewise.workloads.base import Work
@@ -73,7 +73,7 @@ def is_custom(name: str) -> bool:
 def build_custom(
     name: str, batch: int, mode: str, args: Mapping[str, Any]
 ) -> Union[CustomModule, CustomStep]:
-    """What the factory returns; every fault of the user's code but SystemExit is a WorkloadError that names it."""
+    """What the factory returns; a fault of the user's code is a WorkloadError, but SystemExit passes."""
     path, factory_name = _split(name)
     with _neighbours_importable(path):
         try:
@@ -123,7 +123,7 @@ def _factory(path: Path, factory_name: str) -> Callable[..., Any]:
             f"{path}:{factory_name}: the file defines no function {factory_name!r}; "
             f"it defines {', '.join(offered) or 'none'}"
         )
-    return factory
+    return cast(Callable[..., Any], factory)
 
 
 def _load(path: Path) -> ModuleType:
@@ -156,8 +156,8 @@ def _understood(name: str, made: Any, batch: int) -> Union[CustomModule, CustomS
     step = values.get("step")
     if not callable(step):
         raise WorkloadError(
-            f"{name} returned {_described(made)}; a factory returns (module, inputs), (module, inputs, targets) "
-            'or {"step": callable, "samples_per_step": number, "check": optional callable}'
+            f"{name} returned {_described(made)}; a factory returns (module, inputs), "
+            '(module, inputs, targets) or {"step": callable, "samples_per_step": number, "check": callable}'
         )
     samples, check = values.get("samples_per_step"), values.get("check")
     if samples is None:
@@ -165,7 +165,9 @@ def _understood(name: str, made: Any, batch: int) -> Union[CustomModule, CustomS
     if isinstance(samples, bool) or not isinstance(samples, (int, float)) or not 0 < samples < float("inf"):
         raise WorkloadError(f"{name}: samples_per_step must be a number above 0, not {samples!r}")
     if check is not None and not callable(check):
-        raise WorkloadError(f"{name}: check must be a callable that returns (error, tolerance), not {check!r}")
+        raise WorkloadError(
+            f"{name}: check must be a callable that returns (error, tolerance), not {check!r}"
+        )
     return CustomStep(step, float(samples), check)
 
 

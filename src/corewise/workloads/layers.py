@@ -208,7 +208,9 @@ class Residual(Layer):
         through = self.body.output_shape(shape)
         beside = shape if self.shortcut is None else self.shortcut.output_shape(shape)
         if through != beside:
-            raise ShapeError(f"the branches of a Residual give {through} and {beside} for an input of {shape}")
+            raise ShapeError(
+                f"the branches of a Residual give {through} and {beside} for an input of {shape}"
+            )
         return through
 
 

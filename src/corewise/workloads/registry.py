@@ -41,7 +41,7 @@ class WorkloadInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Registry:
-    """Names and where their objects live, as `module:attribute`; nothing is imported before it is asked for."""
+    """Names and where their objects live (`module:attribute`); nothing is imported before it is asked for."""
 
     kind: str  # what the names are, for error texts
     group: str  # the entry point group that extends it
@@ -69,7 +69,7 @@ WORKLOADS = Registry("workload", "corewise.workloads", BUILT_IN)
 def find_workload(name: str) -> Workload:
     """The workload of that name, or the user's own for `path.py:factory`."""
     if custom.is_custom(name):
-        return custom.CustomWorkload(name)
+        return cast(Workload, custom.CustomWorkload(name))
     return cast(Workload, WORKLOADS.load(name))
 
 
@@ -97,7 +97,9 @@ def _entry_points(group: str) -> Iterable[Any]:
     import importlib.metadata  # slow to import, seldom needed
 
     found: Any = importlib.metadata.entry_points()
-    return cast(Iterable[Any], found.select(group=group) if hasattr(found, "select") else found.get(group, ()))
+    return cast(
+        Iterable[Any], found.select(group=group) if hasattr(found, "select") else found.get(group, ())
+    )
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

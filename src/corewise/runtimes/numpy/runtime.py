@@ -28,7 +28,9 @@ class NumpyRuntime:
         try:
             import numpy  # noqa: F401
         except ImportError as problem:
-            raise MissingPart(f"numpy is not installed for this Python: pip install numpy ({problem})") from problem
+            raise MissingPart(
+                f"numpy is not installed for this Python: pip install numpy ({problem})"
+            ) from problem
         import corewise.runtimes.numpy.matmul  # noqa: F401  (compiled once in the parent, not in every rank)
 
     def versions(self) -> Mapping[str, str]:
@@ -38,7 +40,9 @@ class NumpyRuntime:
 
     def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
         """The job of a trial; raises Infeasible where numpy has no such thing."""
-        require_defaults(params, ("device", "memory_format", "execution", "math", "data"), "numpy has no choice of it")
+        require_defaults(
+            params, ("device", "memory_format", "execution", "math", "data"), "numpy has no choice of it"
+        )
         name = str(params["workload"])
         if is_custom(name):
             return _custom_job(name, params)
@@ -59,7 +63,9 @@ def _custom_job(name: str, params: Mapping[str, Any]) -> Job:
     require_defaults(params, ("dtype",), "a custom step decides it")
     made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
     if isinstance(made, CustomModule):
-        raise WorkloadError(f"{name} returned a {type(made.module).__name__}, which needs runtime torch, not numpy")
+        raise WorkloadError(
+            f"{name} returned a {type(made.module).__name__}, which needs runtime torch, not numpy"
+        )
     return StepJob(name, made, read_back, lambda: None)
 
 

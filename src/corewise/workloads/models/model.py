@@ -5,8 +5,8 @@ Measured side: standard library only, Python 3.9.
 Work is counted per sample. Flops: two per multiply-add of convolutions and linear layers, as is customary;
 training adds the gradients of the weights and of the inputs, the latter not for the first layer.
 Bytes: float32, least traffic: every layer reads its input and writes its output once; backward, it reads the
-gradient of its output and what it saved, and writes the gradient of its input. Parameters, moved once per step
-whatever the batch, are not in it: `num_parameters` tells how many.
+gradient of its output and what it saved, and writes the gradient of its input. Parameters, moved once per
+step whatever the batch, are not in it: `num_parameters` tells how many.
 """
 
 from __future__ import annotations

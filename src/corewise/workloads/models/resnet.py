@@ -22,7 +22,9 @@ from corewise.workloads.models.model import Model
 STAGE_CHANNELS = (64, 128, 256, 512)
 
 
-def _normed(in_channels: int, out_channels: int, kernel: int, stride: int = 1, groups: int = 1) -> Tuple[Layer, ...]:
+def _normed(
+    in_channels: int, out_channels: int, kernel: int, stride: int = 1, groups: int = 1
+) -> Tuple[Layer, ...]:
     """A convolution that keeps the size but for its stride, and its normalisation."""
     conv = Conv(in_channels, out_channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return (conv, BatchNorm(out_channels))
@@ -42,7 +44,9 @@ def _basic(in_channels: int, channels: int, stride: int) -> Tuple[Sequence, int]
     return _joined(body, in_channels, channels, stride), channels
 
 
-def _bottleneck(in_channels: int, channels: int, stride: int, groups: int, group_width: int) -> Tuple[Sequence, int]:
+def _bottleneck(
+    in_channels: int, channels: int, stride: int, groups: int, group_width: int
+) -> Tuple[Sequence, int]:
     """A block that narrows (1×1), convolves (3×3) and widens (1×1), and its output channels."""
     width = channels * group_width // 64 * groups
     out_channels = 4 * channels
@@ -88,5 +92,10 @@ RESNEXT50_32X4D = _model(
     "resnext50_32x4d", "ResNeXt-50: bottlenecks with 32 groups of 4 channels", (3, 4, 6, 3), True, 32, 4
 )
 WIDE_RESNET101_2 = _model(
-    "wide_resnet101_2", "Wide ResNet-101-2: 101 layers, bottlenecks twice as wide", (3, 4, 23, 3), True, 1, 128
+    "wide_resnet101_2",
+    "Wide ResNet-101-2: 101 layers, bottlenecks twice as wide",
+    (3, 4, 23, 3),
+    True,
+    1,
+    128,
 )

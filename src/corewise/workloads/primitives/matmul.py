@@ -6,6 +6,7 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Mapping, Tuple
 
 from corewise.workloads.base import Work
@@ -69,8 +70,8 @@ def product_error(a: Any, b: Any, c: Any, x: Any) -> float:
 
 
 def product_tolerance(size: int, stored_roundoff: float, summed_roundoff: float) -> float:
-    """The error allowed: rounding of stored values, and of sums that grows like √size (Higham and Mary, 2019)."""
-    return SAFETY * (stored_roundoff + size**0.5 * summed_roundoff)
+    """The error allowed: rounding of stored values, and of sums, growing like √size (Higham, Mary 2019)."""
+    return SAFETY * (stored_roundoff + math.sqrt(size) * summed_roundoff)
 
 
 MATMUL = Matmul()

@@ -1,0 +1,168 @@
+"""Result tables drawn for a terminal; every name from a file is printed as plain text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from corewise.cli.figures import clean, duration, memory, named, number, percent, point, shown
+from corewise.cli.tables import ResultTable, Row, Unmeasured
+
+_MAX_POINTS = 4  # named for each reason
+_MAX_REASONS = 8
+_GAP = 2  # between columns
+
+
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    cell: Callable[[Row], str]
+    drop: int = 0  # the higher, the sooner it gives way in a narrow terminal; 0: never
+    right: bool = True
+
+
+def draw_tables(console: Console, tables: Sequence[ResultTable], all_reasons: bool = False) -> None:
+    """Print the tables one after the other, each study's question once."""
+    told: set[str] = set()
+    for table in tables:
+        if table.study not in told:
+            if told:
+                console.print()
+            question = f": {clean(table.question)}" if table.question else ""
+            console.print(Text.assemble((clean(table.study), "bold"), question))
+            told.add(table.study)
+        draw_table(console, table, all_reasons)
+
+
+def draw_table(console: Console, table: ResultTable, all_reasons: bool) -> None:
+    """Print one table, what all its rows share above it and what gave no number below."""
+    console.print()
+    console.print(Text(f"{clean(table.workload)} {clean(table.mode)}", style="bold cyan"))
+    constants = point(table.told_constants())
+    if constants:
+        console.print(Text(f"always: {constants}", style="dim"))
+    if table.rows:
+        _draw_rows(console, table)
+        _draw_trust(console, table)
+    _draw_unmeasured(console, table.unmeasured, all_reasons)
+
+
+def _columns(table: ResultTable) -> list[_Column]:
+    def of_param(name: str) -> _Column:
+        numeric = all(isinstance(row.params[name], (int, float, type(None))) for row in table.rows)
+        return _Column(named(name), lambda row: shown(row.params[name]), right=numeric)
+
+    confidence = f"{100 * table.confidence:g} % " if table.confidence else ""
+    columns = [of_param(name) for name in table.varying]
+    columns += [
+        _Column("samples/s", lambda row: number(row.samples_per_s)),
+        _Column(f"{confidence}interval", _interval, drop=2),
+        _Column("± %", lambda row: percent(row.spread)),
+        _Column("step", lambda row: duration(row.step_s), drop=3),
+        _Column("memory", lambda row: memory(row.peak_memory_bytes), drop=1),
+        _Column("status", _standing, right=False),
+        _Column("trial", lambda row: clean(row.trial_id)[:8], drop=4, right=False),
+    ]
+    if table.mode == "infer":
+        columns.insert(-3, _Column("p99", lambda row: duration(row.latency_p99_s), drop=2))
+    return columns
+
+
+def _draw_rows(console: Console, table: ResultTable) -> None:
+    columns = _columns(table)
+    kept = _that_fit(columns, table.rows, console.width)
+    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for column in kept:
+        drawn.add_column(
+            Text(_folded(column.header)),
+            justify="right" if column.right else "left",
+            no_wrap=column.right,
+            vertical="bottom",
+        )
+    for row in table.rows:
+        style = "bold green" if row.is_best else "yellow" if row.is_disturbed else ""
+        drawn.add_row(*(Text(column.cell(row)) for column in kept), style=style)
+    console.print()
+    console.print(drawn)
+    hidden = [column.header for column in columns if column not in kept]
+    if hidden:
+        console.print(Text(f"not shown, for want of width: {', '.join(hidden)}", style="dim"))
+
+
+def _that_fit(columns: Sequence[_Column], rows: Sequence[Row], width: int) -> list[_Column]:
+    """The columns without those that must give way to fit the width."""
+    widths = {id(c): max(len(c.cell(row)) for row in rows) if rows else 0 for c in columns}
+    for column in columns:
+        widths[id(column)] = max(
+            widths[id(column)], *(len(part) for part in _folded(column.header).split("\n"))
+        )
+    kept = list(columns)
+    while sum(widths[id(c)] + _GAP for c in kept) - _GAP > width and any(c.drop for c in kept):
+        kept.remove(max(kept, key=lambda c: c.drop))
+    return kept
+
+
+def _folded(header: str) -> str:
+    return header.replace("_", "\n").replace(" interval", "\ninterval")
+
+
+def _interval(row: Row) -> str:
+    if row.samples_per_s_low is None or row.samples_per_s_high is None:
+        return "-"
+    return f"{number(row.samples_per_s_low)}–{number(row.samples_per_s_high)}"
+
+
+def _standing(row: Row) -> str:
+    words = ["best"] if row.is_best else ["≈ best"] if row.may_equal_best else []
+    if row.is_disturbed:
+        words.append("disturbed")
+    return ", ".join(words) or "ok"
+
+
+def _draw_trust(console: Console, table: ResultTable) -> None:
+    """Say what the reader must know before believing the figures."""
+    num_equal = sum(row.may_equal_best for row in table.rows)
+    if num_equal:
+        others = "1 other row" if num_equal == 1 else f"{num_equal} other rows"
+        console.print(
+            Text(f"≈ best: the interval of {others} meets the best one's: no proven difference.", "dim")
+        )
+    disturbed = [clean(row.trial_id)[:8] for row in table.rows if row.is_disturbed]
+    if disturbed:
+        more = ", …" if disturbed[_MAX_POINTS:] else ""
+        text = (
+            f"disturbed by other load: {', '.join(disturbed[:_MAX_POINTS])}{more}; --trial ID says by what."
+        )
+        console.print(Text(text, style="yellow"))
+    num_set_aside = sum(row.num_set_aside for row in table.rows)
+    if num_set_aside:
+        runs = "1 disturbed run was" if num_set_aside == 1 else f"{num_set_aside} disturbed runs were"
+        console.print(Text(f"{runs} set aside and repeated.", style="dim"))
+
+
+def _draw_unmeasured(console: Console, groups: Sequence[Unmeasured], all_reasons: bool) -> None:
+    for status, style in (("failed", "red"), ("skipped", "yellow")):
+        ones = [group for group in groups if group.status == status]
+        if not ones:
+            continue
+        console.print()
+        console.print(
+            Text.assemble((f"{status} {sum(len(group.points) for group in ones)}", f"bold {style}"))
+        )
+        limit = len(ones) if all_reasons else _MAX_REASONS
+        for group in ones[:limit]:
+            console.print(Padding(_reason(group, all_reasons), (0, 0, 0, 2), expand=False))
+        if ones[limit:]:
+            console.print(
+                Text(f"  … and {len(ones) - limit} other reasons: --status {status} shows all", "dim")
+            )
+
+
+def _reason(group: Unmeasured, all_points: bool) -> Text:
+    limit = len(group.points) if all_points else _MAX_POINTS
+    points = [f"{point(params)} ({clean(trial_id)[:8]})".strip() for trial_id, params in group.points[:limit]]
+    more = f"; … and {len(group.points) - limit} more" if group.points[limit:] else ""
+    return Text.assemble(clean(group.reason), "\n", (f"  {'; '.join(points)}{more}", "dim"))

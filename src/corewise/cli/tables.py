@@ -1,0 +1,255 @@
+"""Records as result tables: first computed as values, then drawn for a terminal."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from corewise.spec.axes import AXES
+from corewise.spec.errors import UserError, nearest
+from corewise.spec.record import Record
+
+_GROUPED_BY = ("workload", "mode")
+# Worth saying even when they have their usual value.
+_ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
+_FASTER_FIRST = ("samples_per_s", "gflop_per_s", "efficiency")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trial that gave a number."""
+
+    trial_id: str
+    params: Mapping[str, Any]  # those that vary in its table
+    samples_per_s: float | None
+    samples_per_s_low: float | None
+    samples_per_s_high: float | None
+    step_s: float | None
+    spread: float | None  # half the interval over the value
+    latency_p99_s: float | None
+    peak_memory_bytes: float | None
+    num_runs: int
+    num_set_aside: int  # disturbed runs that were repeated
+    is_disturbed: bool  # a run that counts was disturbed
+    is_best: bool = False
+    may_equal_best: bool = False  # its interval meets the best one's
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """Trials that gave no number, all for one reason."""
+
+    status: str
+    reason: str
+    points: tuple[tuple[str, Mapping[str, Any]], ...]  # trial id and what sets it apart
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """The trials of one study, workload and mode."""
+
+    study: str
+    question: str
+    workload: str
+    mode: str
+    constant: Mapping[str, Any]
+    varying: tuple[str, ...]
+    confidence: float | None
+    rows: tuple[Row, ...]
+    unmeasured: tuple[Unmeasured, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain JSON values."""
+        return asdict(self)
+
+    def told_constants(self) -> dict[str, Any]:
+        """The constants a reader has to know: those that are not as by default."""
+        return {n: v for n, v in self.constant.items() if n in _ALWAYS_TOLD or not _is_default(n, v)}
+
+
+def filtered(
+    records: Sequence[Record], study: str | None, workload: str | None, status: str | None
+) -> list[Record]:
+    """The records that match every filter given; a word that matches none is the user's mistake."""
+    found = list(records)
+    for what, wanted, values in (
+        ("study", study, [r.study for r in records]),
+        ("workload", workload, [str(r.params.get("workload", "")) for r in records]),
+        ("status", status, [r.status for r in records]),
+    ):
+        if wanted is None:
+            continue
+        known = {"ok", "failed", "skipped"} if what == "status" else set(values)
+        if wanted not in known:
+            raise UserError(f"no {what} {wanted!r} in this store: {nearest(wanted, known)}")
+        keep = {id(r) for r, value in zip(records, values, strict=True) if value == wanted}
+        found = [r for r in found if id(r) in keep]
+    return found
+
+
+def result_tables(records: Iterable[Record], sort: str | None = None) -> list[ResultTable]:
+    """One table for each study, workload and mode, in the order their first trials finished."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        key = (record.study, *(str(record.params.get(name, "")) for name in _GROUPED_BY))
+        groups.setdefault(key, []).append(record)
+    if sort is not None:
+        _check_sort(sort, groups.values())
+    studies = dict.fromkeys(study for study, *_ in groups)
+    return [_table(key, groups[key], sort) for study in studies for key in groups if key[0] == study]
+
+
+def _table(key: tuple[str, ...], members: Sequence[Record], sort: str | None) -> ResultTable:
+    study, workload, mode = key
+    measured = [r for r in members if r.status == "ok"]
+    told = _told_params(members)
+    varying = _varying([told[id(r)] for r in measured or members])
+    apart = _varying([told[id(r)] for r in members])
+    constant = {n: v for n, v in told[id((measured or members)[0])].items() if n not in varying}
+    rows = [_row(r, {n: told[id(r)].get(n) for n in varying}) for r in measured]
+    rows = _ranked(_sorted_rows(rows, measured, varying, sort))
+    return ResultTable(
+        study=study,
+        question=next((r.question for r in members if r.question), ""),
+        workload=workload,
+        mode=mode,
+        constant=constant,
+        varying=tuple(varying),
+        confidence=next((r.protocol["confidence"] for r in measured if "confidence" in r.protocol), None),
+        rows=tuple(rows),
+        unmeasured=tuple(_unmeasured(members, {i: {n: p.get(n) for n in apart} for i, p in told.items()})),
+    )
+
+
+def _told_params(members: Sequence[Record]) -> dict[int, dict[str, Any]]:
+    """Each record's parameters and, where they differ among its peers, host, cores and version beside."""
+    hosts_differ = _differ(r.machine.get("host_class") for r in members)
+    cores_differ = _differ(r.machine.get("allocation_cores") for r in members)
+    versions_differ = _differ((r.params.get("runtime"), _version(r)) for r in members)
+    told: dict[int, dict[str, Any]] = {}
+    for record in members:
+        params = {name: value for name, value in record.params.items() if name not in _GROUPED_BY}
+        if hosts_differ:
+            params["host"] = record.machine.get("hostname")
+        if cores_differ:
+            params["allocation"] = record.machine.get("allocation_cores")
+        if versions_differ:
+            params["version"] = _version(record)
+        told[id(record)] = params
+    return told
+
+
+def _version(record: Record) -> str | None:
+    return record.versions.get(str(record.params.get("runtime")))
+
+
+def _row(record: Record, params: Mapping[str, Any]) -> Row:
+    get = record.metrics.get
+    rate, step_s = get("samples_per_s"), get("step_s")
+    low, high = get("samples_per_s_low"), get("samples_per_s_high")
+    step_low, step_high = get("step_s_low"), get("step_s_high")
+    if low is None and rate and step_s and step_low and step_high:
+        low, high = rate * step_s / step_high, rate * step_s / step_low
+    spread = (high - low) / 2 / rate if rate and low is not None and high is not None else None
+    return Row(
+        trial_id=record.trial_id,
+        params=params,
+        samples_per_s=rate,
+        samples_per_s_low=low,
+        samples_per_s_high=high,
+        step_s=step_s,
+        spread=spread,
+        latency_p99_s=get("latency_p99_s"),
+        peak_memory_bytes=get("peak_memory_bytes"),
+        num_runs=sum(run.get("status") == "ok" for run in record.runs),
+        num_set_aside=len(record.disturbed),
+        is_disturbed=record.is_disturbed,
+    )
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the fastest of each task marked, and those that cannot be told from it.
+
+    A workload's own parameters (args.NAME) make another task: samples of another size do not compare.
+    """
+    tasks: dict[str, list[Row]] = {}
+    for row in rows:
+        tasks.setdefault(_task(row), []).append(row)
+    best = {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
+    marked = []
+    for row in rows:
+        fastest = best.get(_task(row))
+        is_best = row is fastest and row.samples_per_s is not None
+        meets = fastest is not None and row is not fastest and _meet(row, fastest)
+        marked.append(replace(row, is_best=is_best, may_equal_best=meets))
+    return marked
+
+
+def _task(row: Row) -> str:
+    return json.dumps([value for name, value in row.params.items() if name.startswith("args.")], default=str)
+
+
+def _rate(row: Row) -> float:
+    return -math.inf if row.samples_per_s is None else row.samples_per_s
+
+
+def _meet(row: Row, fastest: Row) -> bool:
+    high, low = row.samples_per_s_high, fastest.samples_per_s_low
+    return high is not None and low is not None and high >= low
+
+
+def _sorted_rows(
+    rows: Sequence[Row], records: Sequence[Record], varying: Sequence[str], sort: str | None
+) -> list[Row]:
+    def by_params(row: Row) -> list[tuple[int, Any]]:
+        return [_order(row.params.get(name)) for name in varying]
+
+    in_order = sorted(rows, key=by_params)
+    if sort is None:
+        return in_order
+    values: dict[str, Any] = {}
+    for record in records:
+        everything = {**record.metrics, **record.params, "finished_at": record.finished_at}
+        values[record.trial_id] = everything.get(sort)
+    sign = -1 if sort in _FASTER_FIRST else 1
+    return sorted(in_order, key=lambda row: _order(values[row.trial_id], sign))
+
+
+def _check_sort(sort: str, groups: Iterable[Sequence[Record]]) -> None:
+    known = {"finished_at"}
+    for members in groups:
+        for record in members:
+            known |= {*record.params, *record.metrics}
+    if sort not in known:
+        raise UserError(f"cannot sort by {sort!r}: {nearest(sort, known)}")
+
+
+def _order(value: Any, sign: int = 1) -> tuple[int, Any]:
+    """A key that puts numbers before text and what is missing last."""
+    if isinstance(value, (int, float)):
+        return 0, sign * value
+    return (2, "") if value is None else (1, str(value))
+
+
+def _unmeasured(members: Sequence[Record], points: Mapping[int, Mapping[str, Any]]) -> Iterable[Unmeasured]:
+    for status in ("failed", "skipped"):
+        reasons: dict[str, list[Record]] = {}
+        for record in members:
+            if record.status == status:
+                reasons.setdefault(record.reason or "no reason was recorded", []).append(record)
+        for reason, ones in reasons.items():
+            yield Unmeasured(status, reason, tuple((r.trial_id, points[id(r)]) for r in ones))
+
+
+def _varying(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for each in points for name in each)
+    return [name for name in names if _differ(each.get(name) for each in points)]
+
+
+def _differ(values: Iterable[Any]) -> bool:
+    return len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name in AXES and AXES[name].default == value

@@ -1,0 +1,20 @@
+"""The terminal that tables are drawn on."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PIPED_WIDTH = 200  # a file or a pager needs no column dropped
+
+
+def make_console() -> "Console":
+    """A console on standard output that never fails over a letter the terminal cannot show."""
+    from rich.console import Console
+
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None)

@@ -1,0 +1,101 @@
+"""From an eager module to the callable a trial runs: layout, TorchScript, compilation.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from corewise.runtimes.base import Infeasible
+from corewise.runtimes.torch.settings import Settings
+
+
+def placed(module: nn.Module, settings: Settings) -> nn.Module:
+    """The module on the device, in the dtype, mode and memory format of the trial."""
+    module.to(settings.device, settings.tensor_dtype)
+    if settings.memory_format == "channels_last":
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module.train(settings.training)
+
+
+def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """What the trial calls; `wrap` makes the ranks train together. Shares its parameters with the module."""
+    if settings.memory_format == "blocked":
+        return blocked(module, settings)
+    if settings.execution == "script":
+        return wrap(scripted(module))
+    if settings.execution == "compile":
+        # A fixed shape is measured, so nothing is compiled for shapes in general.
+        return torch.compile(wrap(module), dynamic=False)
+    return wrap(module)
+
+
+def scripted(module: nn.Module) -> nn.Module:
+    """The module as TorchScript."""
+    with silent_deprecation():
+        try:
+            return torch.jit.script(module)  # type: ignore[no-any-return]
+        except Exception as problem:
+            reason = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise Infeasible(
+                f"execution script: torch.jit.script cannot take this module: {reason[0]}"
+            ) from problem
+
+
+def blocked(module: nn.Module, settings: Settings) -> nn.Module:
+    """A copy of the module with its weights in the blocks oneDNN chooses, for dense tensors in and out."""
+    with silent_deprecation():
+        from torch.utils.mkldnn import to_mkldnn
+
+        dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+        return Blocked(_densely_pooled(to_mkldnn(copy.deepcopy(module), dtype)), dtype)
+
+
+class Blocked(nn.Module):
+    """Runs a network on blocked tensors, the conversions in and out included."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network, self.dtype = network, dtype
+
+    def forward(self, *inputs: Tensor) -> Any:
+        out = self.network(*(x.to_mkldnn(self.dtype) if x.is_floating_point() else x for x in inputs))
+        return out.to_dense() if isinstance(out, Tensor) and out.is_mkldnn else out
+
+
+class DenselyPooled(nn.Module):
+    """Adaptive pooling that leaves the blocks where oneDNN cannot pool: unevenly divided inputs."""
+
+    def __init__(self, pool: nn.AdaptiveAvgPool2d) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Any:
+        size = self.pool.output_size
+        asked = size if isinstance(size, tuple) else (size, size)
+        even = all(n is not None and length % n == 0 for length, n in zip(x.shape[-2:], asked))
+        return self.pool(x) if even or not x.is_mkldnn else self.pool(x.to_dense())
+
+
+def _densely_pooled(module: nn.Module) -> nn.Module:
+    for name, child in module.named_children():
+        if isinstance(child, nn.AdaptiveAvgPool2d):
+            setattr(module, name, DenselyPooled(child))
+        elif not isinstance(child, torch.jit.ScriptModule):
+            _densely_pooled(child)
+    return module
+
+
+@contextlib.contextmanager
+def silent_deprecation() -> Iterator[None]:
+    """TorchScript's deprecation is known here and not worth a warning in every trial."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        yield

@@ -1,0 +1,140 @@
+"""A torch module ready to be trained or asked.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from corewise.runtimes.base import Check
+from corewise.runtimes.torch.checking import Case, check_module, tensors
+from corewise.runtimes.torch.execution import configured, placed
+from corewise.runtimes.torch.parallel import RankGroup
+from corewise.runtimes.torch.settings import Settings, process_facts, weights_format
+from corewise.runtimes.torch.sgd import CpuSgd
+
+MOMENTUM = 0.9
+
+
+class Batches(Protocol):
+    """Where a step's input comes from."""
+
+    def next(self) -> Tuple[Tuple[Any, ...], Any]:
+        """The inputs of the next step and its targets."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a module works on, whoever described it."""
+
+    module: nn.Module
+    batches: Batches
+    batch: int
+    loss: Callable[[Any, Any], Tensor]  # of outputs and targets
+    learning_rate: float
+    case_for: Callable[[Settings, RankGroup], Case]  # what the numerical check compares on
+
+
+class ModuleJob:
+    """What training and inference share."""
+
+    def __init__(self, task: Task, settings: Settings, group: RankGroup) -> None:
+        self.samples_per_step = float(task.batch)
+        self.independent = not group.together
+        self._settings, self._group, self._batches = settings, group, task.batches
+        self._case_for = task.case_for
+        self._module: nn.Module = placed(task.module, settings)
+        self._configured = configured(self._module, settings, group.wrap)
+        self._output_dtype = ""
+        self._first_call_s = 0.0
+
+    def check(self) -> Check:
+        """The configured module against itself in float64, on an input of its own."""
+        case = self._case_for(self._settings, self._group)
+        verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
+        if self._settings.memory_format == "blocked":
+            self._module = self._configured  # lets go of the dense weights
+        return verdict
+
+    def agree(self, flag: bool) -> bool:
+        return self._group.agree(flag)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            **process_facts(),
+            **self._batches.facts(),
+            "weights_memory_format": weights_format(self._configured),
+            "output_dtype": self._output_dtype,
+            "first_call_s": self._first_call_s,  # compilation included, where there is any
+        }
+
+    def close(self) -> None:
+        self._batches.close()
+        self._group.close()
+
+    def _note(self, outputs: Any) -> None:
+        if not self._output_dtype:
+            self._output_dtype = ", ".join(
+                sorted({str(t.dtype).replace("torch.", "") for t in tensors(outputs)})
+            )
+
+
+class InferJob(ModuleJob):
+    """Forward passes in evaluation mode."""
+
+    def step(self) -> None:
+        inputs, _ = self._batches.next()
+        with torch.inference_mode(), self._settings.autocast():
+            outputs = self._configured(*inputs)
+        self._settings.finish()
+        self._note(outputs)
+
+    def loss(self) -> Optional[float]:
+        return None
+
+
+class TrainJob(ModuleJob):
+    """Forward, backward and update; gradients averaged where several ranks train together."""
+
+    def __init__(self, task: Task, settings: Settings, group: RankGroup) -> None:
+        super().__init__(task, settings, group)
+        self._loss_of = task.loss
+        self._last_loss: Optional[Tensor] = None
+        parameters = [p for p in self._module.parameters() if p.requires_grad]
+        self._scaler: Optional[torch.amp.GradScaler] = None
+        self._optimizer: Any
+        if settings.device.type == "cuda":
+            self._optimizer = torch.optim.SGD(parameters, lr=task.learning_rate, momentum=MOMENTUM)
+            self._scaler = torch.amp.GradScaler("cuda", enabled=settings.dtype == "float16")
+        else:
+            self._optimizer = CpuSgd(parameters, lr=task.learning_rate, momentum=MOMENTUM)
+
+    def step(self) -> None:
+        inputs, targets = self._batches.next()
+        self._optimizer.zero_grad()
+        with self._settings.autocast():
+            outputs = self._configured(*inputs)
+            loss = self._loss_of(outputs, targets)
+        if self._scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        else:
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        self._last_loss = loss.detach()
+        self._settings.finish()
+        self._note(outputs)
+
+    def loss(self) -> Optional[float]:
+        return None if self._last_loss is None else float(self._last_loss)

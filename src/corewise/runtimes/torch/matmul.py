@@ -1,0 +1,77 @@
+"""The product of matrices on torch.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+import torch
+
+from corewise.runtimes.base import Check, RankContext
+from corewise.runtimes.params import rank_batch, require_defaults, workload_args
+from corewise.runtimes.torch.settings import Settings, process_facts, read_settings
+from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
+
+FLOAT32_ROUNDOFF, TF32_ROUNDOFF = 2.0**-24, 2.0**-11
+
+
+class MatmulJob:
+    """C = A·B, the output's memory used again in every step."""
+
+    independent = True
+
+    def __init__(self, size: int, batch: int, settings: Settings, seed: int) -> None:
+        self.samples_per_step = float(batch)
+        self._settings = settings
+        self._generator = torch.Generator().manual_seed(seed)
+        dtype, shape = getattr(torch, settings.dtype), (size, size) if batch == 1 else (batch, size, size)
+        self._a, self._b = (self._fresh(shape).to(settings.device, dtype) for _ in range(2))
+        self._c = torch.empty_like(self._a)
+        self._multiply = torch.mm if batch == 1 else torch.bmm
+
+    def _fresh(self, shape: tuple[int, ...]) -> torch.Tensor:
+        dtype = torch.float64 if self._settings.dtype == "float64" else torch.float32
+        return torch.rand(shape, generator=self._generator, dtype=dtype) * 2 - 1
+
+    def check(self) -> Check:
+        """Freivalds' check of every product of a step."""
+        self.step()
+        size = self._a.shape[-1]
+        a, b, c = (m.reshape(-1, size, size).to("cpu") for m in (self._a, self._b, self._c))
+        x = torch.rand(size, generator=self._generator, dtype=torch.float64)
+        errors = [product_error(a[i].double(), b[i].double(), c[i].double(), x) for i in range(len(a))]
+        stored = torch.finfo(self._a.dtype).eps / 2
+        summed = min(stored, FLOAT32_ROUNDOFF)
+        if self._settings.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+            stored = max(stored, TF32_ROUNDOFF)
+        worst = max(errors, key=lambda e: e if e == e else float("inf"))
+        return Check(
+            worst, product_tolerance(size, stored, summed), "the product with a random vector in float64"
+        )
+
+    def step(self) -> None:
+        self._multiply(self._a, self._b, out=self._c)
+        self._settings.finish()
+
+    def agree(self, flag: bool) -> bool:
+        return flag
+
+    def facts(self) -> Mapping[str, Any]:
+        return {**process_facts(), "output_dtype": str(self._c.dtype).replace("torch.", "")}
+
+    def loss(self) -> Optional[float]:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def prepare_matmul(params: Mapping[str, Any], context: RankContext) -> MatmulJob:
+    """The job; one operator has no layout to choose and nothing to compile."""
+    require_defaults(
+        params, ("memory_format", "execution", "data"), "matmul is a single operator on matrices"
+    )
+    settings = read_settings(params, context)
+    return MatmulJob(MATMUL.size(workload_args(params)), rank_batch(params), settings, seed=context.rank)

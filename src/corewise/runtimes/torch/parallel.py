@@ -1,0 +1,61 @@
+"""Ranks that train together: gradients averaged over gloo, or nccl between GPUs.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from corewise.runtimes.base import Infeasible, RankContext
+
+RENDEZVOUS_FILE = "process-group"
+
+
+class RankGroup:
+    """The ranks of one trial; with a single rank nothing is set up and everything is local."""
+
+    def __init__(self, context: RankContext, device: torch.device) -> None:
+        self.rank, self.num_ranks, self._device = context.rank, context.num_ranks, device
+        if self.num_ranks == 1:
+            return
+        if device.type == "cuda" and torch.cuda.device_count() < self.num_ranks:
+            num_gpus = torch.cuda.device_count()
+            raise Infeasible(
+                f"{self.num_ranks} processes that train together need a GPU each; here are {num_gpus}"
+            )
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
+        store = dist.FileStore(  # type: ignore[attr-defined]
+            os.path.join(context.rendezvous, RENDEZVOUS_FILE), self.num_ranks
+        )
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.num_ranks)
+
+    @property
+    def together(self) -> bool:
+        return self.num_ranks > 1
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module with its gradients averaged over all ranks."""
+        if not self.together:
+            return module
+        return DistributedDataParallel(
+            module, device_ids=[self._device] if self._device.type == "cuda" else None
+        )
+
+    def agree(self, flag: bool) -> bool:
+        """True when every rank says True."""
+        if not self.together:
+            return flag
+        votes = torch.tensor([float(flag)], device=self._device)
+        dist.all_reduce(votes, op=dist.ReduceOp.MIN)
+        return bool(votes.item())
+
+    def close(self) -> None:
+        if self.together and dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,100 @@
+"""PyTorch as a runtime.
+
+Measured side: standard library and torch only, Python 3.9. torch is imported when the runtime is warmed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import re
+from typing import Any, Mapping, cast
+
+from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
+from corewise.runtimes.params import require_mode
+from corewise.workloads.custom import is_custom
+from corewise.workloads.models.model import Model
+from corewise.workloads.registry import find_workload, load_attribute
+
+WARM_MODULES = (
+    "torch.distributed",
+    "corewise.runtimes.torch.custom",
+    "corewise.runtimes.torch.matmul",
+    "corewise.runtimes.torch.models",
+)
+LIBRARIES = {  # as torch.__config__ spells them
+    "mkl": r"Math Kernel Library Version (\S+)",
+    "onednn": r"MKL-DNN v(\S+)",
+    "openmp": r"OpenMP (\d+)",
+}
+
+
+class TorchRuntime:
+    """Turns trials into jobs of torch modules."""
+
+    name = "torch"
+
+    def warm(self) -> None:
+        """Import torch and this package's own modules, so that no forked rank has to."""
+        try:
+            importlib.import_module("torch")
+        except ImportError as problem:
+            raise MissingPart(
+                "PyTorch is not installed for this Python: pip install 'corewise[torch]', "
+                f"or name in the study's `python:` one that has it ({problem})"
+            ) from problem
+        for module in WARM_MODULES:
+            importlib.import_module(module)
+
+    def warm_for(self, params: Mapping[str, Any]) -> None:
+        """Import what trials like this one need besides; for the parent, before it forks ranks."""
+        from corewise.runtimes.torch.execution import silent_deprecation
+
+        needed = []
+        if params["execution"] == "compile" or (params["mode"] == "train" and int(params["processes"]) > 1):
+            needed.append("torch._dynamo")  # a second, also for DistributedDataParallel
+        if params["memory_format"] == "blocked":
+            needed.append("torch.utils.mkldnn")
+        if params["data"] != "synthetic":
+            needed.append("corewise.runtimes.torch.images")
+        with silent_deprecation():
+            for module in needed:
+                importlib.import_module(module)
+
+    def versions(self) -> Mapping[str, str]:
+        import torch
+
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        built_with = torch.__config__.show()
+        for name, pattern in LIBRARIES.items():
+            found = re.search(pattern, built_with)
+            if found:
+                versions[name] = found.group(1)
+        if torch.version.cuda:
+            versions["cuda"] = torch.version.cuda
+        try:
+            import numpy
+        except ImportError:
+            return versions
+        return {**versions, "numpy": numpy.__version__}
+
+    def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
+        """The job of a trial; raises Infeasible where torch has no such thing here."""
+        from corewise.runtimes.torch.settings import apply_to_process, read_settings
+
+        apply_to_process(params)
+        name = str(params["workload"])
+        if is_custom(name):
+            from corewise.runtimes.torch.custom import prepare_custom
+
+            return prepare_custom(params, context, read_settings(params, context))
+        workload = find_workload(name)
+        require_mode(workload, params)
+        if isinstance(workload, Model):
+            from corewise.runtimes.torch.models import prepare_model
+
+            return prepare_model(workload, params, context, read_settings(params, context))
+        builder = getattr(workload, "builders", {}).get(self.name)
+        if builder is None:
+            raise Infeasible(f"{name} does not run on torch; it runs on {', '.join(workload.runtimes)}")
+        return cast(Job, load_attribute(builder)(params, context))

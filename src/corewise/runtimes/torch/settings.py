@@ -1,0 +1,147 @@
+"""A trial's parameters as torch understands them, and what torch says of itself.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from typing import Any, ContextManager, Iterator, Mapping, Optional
+
+import torch
+from torch import Tensor, nn
+
+from corewise.runtimes.base import Infeasible, RankContext
+
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+CXX_COMPILERS = ("g++", "clang++", "c++")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a module is to be run; every point that does not exist has been refused."""
+
+    device: torch.device
+    dtype: str
+    memory_format: str
+    execution: str
+    training: bool
+
+    @property
+    def tensor_dtype(self) -> torch.dtype:
+        """Of weights and inputs; the 16-bit types are reached by autocast, as users do."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def autocast(self) -> ContextManager[Any]:
+        """A context for one forward pass."""
+        if self.dtype not in AUTOCAST_DTYPES or self.memory_format == "blocked":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, AUTOCAST_DTYPES[self.dtype])
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device, in the dtype and the memory format of the trial."""
+        dtype = self.tensor_dtype if tensor.is_floating_point() else None
+        tensor = tensor.to(self.device, dtype)
+        if self.memory_format == "channels_last" and tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+    def finish(self) -> None:
+        """Returns when the device has done everything it was told."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
+    """The settings of a trial; raises Infeasible with the reason where torch has no such thing here."""
+    device = _device(str(params["device"]), context)
+    settings = Settings(
+        device=device,
+        dtype=str(params["dtype"]),
+        memory_format=str(params["memory_format"]),
+        execution=str(params["execution"]),
+        training=params["mode"] == "train",
+    )
+    if settings.dtype == "float16" and device.type == "cpu":
+        raise Infeasible(
+            "float16 on a CPU: torch's CPU autocast to float16 has no fast operators; use bfloat16"
+        )
+    if settings.memory_format == "blocked":
+        _refuse_blocked(settings, str(params["math"]))
+    if settings.execution == "compile" and device.type == "cpu" and not any(map(shutil.which, CXX_COMPILERS)):
+        raise Infeasible(
+            f"execution compile needs a C++ compiler: none of {', '.join(CXX_COMPILERS)} is on the PATH"
+        )
+    return settings
+
+
+def apply_to_process(params: Mapping[str, Any]) -> None:
+    """Set what holds for the whole process: threads, and whether oneDNN computes."""
+    torch.set_num_threads(int(params["threads"]))
+    interop = params["interop_threads"]
+    if interop is not None and int(interop) != torch.get_num_interop_threads():
+        torch.set_num_interop_threads(int(interop))
+    torch.backends.mkldnn.enabled = params["math"] != "vanilla"
+
+
+@contextlib.contextmanager
+def onednn_off() -> Iterator[None]:
+    """oneDNN leaves the work to torch's own operators."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
+def process_facts() -> dict[str, Any]:
+    """Threads and libraries, read back from torch."""
+    return {
+        "num_threads": torch.get_num_threads(),
+        "num_interop_threads": torch.get_num_interop_threads(),
+        "onednn_enabled": bool(torch.backends.mkldnn.enabled),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "parallel_info": torch.__config__.parallel_info(),
+    }
+
+
+def weights_format(module: nn.Module) -> str:
+    """The memory format the weights are really in."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(t.is_mkldnn for t in tensors):
+        return "blocked"
+    images = [t for t in tensors if t.dim() == 4 and t.shape[1] > 1 and t.shape[2] * t.shape[3] > 1]
+    if images and all(t.is_contiguous(memory_format=torch.channels_last) for t in images):
+        return "channels_last"
+    return "contiguous" if all(t.is_contiguous() for t in tensors) else "mixed"
+
+
+def _device(name: str, context: RankContext) -> torch.device:
+    if name != "cuda":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        raise Infeasible("device cuda: torch sees no CUDA device here")
+    device = torch.device("cuda", context.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _refuse_blocked(settings: Settings, math: str) -> None:
+    reason: Optional[str] = None
+    if settings.training:
+        reason = "torch trains no networks in oneDNN's blocked layout"
+    elif settings.device.type != "cpu":
+        reason = "it is a layout of oneDNN on the CPU"
+    elif math == "vanilla" or not torch._C._has_mkldnn:
+        reason = "it needs oneDNN"
+    elif settings.execution != "eager":
+        reason = "it is made of modules that cannot be compiled again"
+    elif settings.dtype not in ("float32", "bfloat16"):
+        reason = f"oneDNN computes float32 and bfloat16 in it, not {settings.dtype}"
+    elif settings.dtype == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        reason = "this CPU lacks the instructions oneDNN asks for in bfloat16"
+    if reason is not None:
+        raise Infeasible(f"memory_format blocked: {reason}")

@@ -1,0 +1,53 @@
+"""Made-up images and labels that keep the arithmetic of training realistic.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from corewise.runtimes.torch.settings import Settings
+from corewise.workloads.layers import Shape
+
+MAX_BATCHES, MIN_BATCHES = 4, 2
+MAX_BYTES = 256 * 2**20
+NUM_LABELLINGS = 251  # prime, so that every batch meets every labelling
+
+
+class SyntheticImages:
+    """Rotates over a few random batches; labels change with every visit, so that nothing is learnt by heart.
+
+    An image keeps meeting new random labels, hence the loss stays near the logarithm of the number of
+    classes, and neither the gradients nor the weights drift towards zero.
+    """
+
+    def __init__(self, shape: Shape, batch: int, num_classes: int, settings: Settings, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        batch_shape = (batch, *shape)
+        batch_bytes = settings.tensor_dtype.itemsize * torch.Size(batch_shape).numel()
+        num_batches = max(MIN_BATCHES, min(MAX_BATCHES, MAX_BYTES // batch_bytes))
+        self._inputs = [
+            settings.place(torch.randn(batch_shape, generator=generator, dtype=settings.tensor_dtype))
+            for _ in range(num_batches)
+        ]
+        self._labels: Optional[Tensor] = None
+        if settings.training:
+            labels = torch.randint(num_classes, (NUM_LABELLINGS, batch), generator=generator)
+            self._labels = labels.to(settings.device)
+        self._turn = -1
+
+    def next(self) -> Tuple[Tuple[Tensor], Optional[Tensor]]:
+        """The next batch and, in training, its labels."""
+        self._turn += 1
+        inputs = (self._inputs[self._turn % len(self._inputs)],)
+        return inputs, None if self._labels is None else self._labels[self._turn % NUM_LABELLINGS]
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"data": "synthetic", "num_distinct_batches": len(self._inputs)}
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,66 @@
+"""A store such as a few studies leave behind, for the tests of what shows it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from corewise.spec.record import Record
+from corewise.store.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
+
+from made_records import made_record, made_run
+
+THREAD_STEPS_S = {1: 8.1, 2: 4.3, 4: 2.31, 8: 1.32, 16: 1.318}
+
+
+def scaling_records(**changes: Any) -> list[Record]:
+    """Records over threads whose last two cannot be told apart."""
+    return [
+        made_record(
+            f"{threads:02d}abcdef01", step_s, params={"threads": threads, **changes.pop("params", {})}
+        )
+        for threads, step_s in THREAD_STEPS_S.items()
+    ]
+
+
+def hybrid_records() -> list[Record]:
+    """Records over processes, threads and layout in inference, one of them disturbed."""
+    made = []
+    for i, (processes, threads) in enumerate([(1, 16), (4, 4), (16, 1)]):
+        for layout in ("contiguous", "channels_last"):
+            step_s = (2.0 - 0.4 * i) * (0.5 if layout == "channels_last" else 1)
+            params = {"processes": processes, "threads": threads, "memory_format": layout, "mode": "infer"}
+            made.append(
+                made_record(f"h{i}{layout[:2]}5678", step_s, study="hybrid", question="", params=params)
+            )
+    run = made_run(1.6, disturbances=["another process used 0.93 CPUs"])
+    made[1] = made_record(
+        "h0ch5678", 1.0, study="hybrid", question="", params=made[1].params, runs=(run,) * 3
+    )
+    return made
+
+
+def unmeasured_records() -> list[Record]:
+    """Failed and skipped trials."""
+    none: dict[str, Any] = {"metrics": {}, "runs": ()}
+    failed = made_record(
+        "f00dface", status="failed", kind="memory", reason="rank 0 was killed for want of memory",
+        params={"threads": 16, "batch": 4096}, **none,
+    )  # fmt: skip
+    skipped = [
+        made_record(
+            f"5{threads:07d}", status="skipped", kind="infeasible", params={"threads": threads},
+            reason="more threads than the allocation has cores (16)", **none,
+        )
+        for threads in (24, 32, 48, 64, 96, 128)
+    ]  # fmt: skip
+    return [failed, *skipped]
+
+
+def made_store(path: Path, *records: Record) -> Store:
+    """A store that holds the records."""
+    store = Store.open(path)
+    for record in records:
+        store.append(record)
+    return store

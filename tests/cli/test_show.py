@@ -1,0 +1,270 @@
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import typer
+from made_stores import hybrid_records, made_record, made_run, made_store, scaling_records, unmeasured_records
+from typer.testing import CliRunner
+
+from corewise.cli.show import show
+from corewise.spec.errors import UserError
+
+app = typer.Typer()
+app.command()(show)
+
+
+def shown(store, *words, width=80):
+    result = CliRunner().invoke(app, ["--store", str(store.path), *words], env={"COLUMNS": str(width)})
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def row_of(text, start):
+    """The words of the line that begins so."""
+    (line,) = (line for line in text.splitlines() if line.split()[:1] == [start])
+    return line.split()
+
+
+def tables(store, *words):
+    return json.loads(shown(store, "--json", *words))
+
+
+@pytest.fixture
+def scaling(tmp_path):
+    return made_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
+
+
+def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling):
+    text = shown(scaling)
+    assert "thread-scaling: How many threads?" in text
+    assert "resnet50 train" in text
+    header = next(line for line in text.splitlines() if "samples/s" in line)
+    assert header.split() == [
+        "threads",
+        "samples/s",
+        "interval",
+        "±",
+        "%",
+        "step",
+        "memory",
+        "status",
+        "trial",
+    ]
+    always = text[text.index("always:") : text.index("samples/s")]
+    assert "batch=64" in always
+    assert "image_size=224" in always
+    assert "threads" not in always.splitlines()[0]
+    assert "wait_policy" not in always  # as by default
+
+
+def test_a_row_has_rate_interval_step_spread_and_memory(scaling):
+    assert row_of(shown(scaling), "4") == [
+        "4", "27.71", "27.43–27.98", "1.0", "2.31", "s", "3.00", "GiB", "ok", "04abcdef",
+    ]  # fmt: skip
+
+
+def test_the_best_row_is_marked_and_those_it_cannot_be_told_from(scaling):
+    text = shown(scaling)
+    assert "best" in row_of(text, "16")
+    assert "≈" in row_of(text, "8")
+    assert row_of(text, "4")[-2] == "ok"
+    assert "the interval of 1 other row meets the best one's" in text
+    (table,) = tables(scaling)
+    assert [row["params"]["threads"] for row in table["rows"] if row["is_best"]] == [16]
+    assert [row["params"]["threads"] for row in table["rows"] if row["may_equal_best"]] == [8]
+
+
+def test_each_size_of_a_workload_has_its_own_best_row(tmp_path):
+    records = [
+        made_record(f"{size}-{threads}", size / threads, params={"threads": threads, "args.size": size})
+        for size in (128, 256)
+        for threads in (1, 2)
+    ]
+    lone = made_record("lone", 9.0, params={"args.size": 512})
+    (table,) = tables(made_store(tmp_path / "store", *records, lone))
+    assert {row["trial_id"] for row in table["rows"] if row["is_best"]} == {"128-2", "256-2"}
+
+
+def test_failed_and_skipped_trials_stand_below_with_their_reasons(scaling):
+    text = shown(scaling)
+    below = text[text.index("failed 1") :]
+    assert "rank 0 was killed for want of memory\n    threads=16 batch=4096 (f00dface)" in below
+    assert "skipped 6\n  more threads than the allocation has cores (16)" in below
+    assert "threads=24" in below
+    assert "and 2 more" in below
+    assert "threads=128" not in below
+    assert "threads=128" in shown(scaling, "--status", "skipped")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(tmp_path, width):
+    store = made_store(tmp_path / "store", *hybrid_records(), *scaling_records(), *unmeasured_records())
+    lines = shown(store, width=width).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+
+
+def test_columns_that_give_way_in_a_narrow_terminal_are_named(tmp_path):
+    store = made_store(tmp_path / "store", *hybrid_records())
+    narrow, wide = shown(store, width=80), shown(store, width=140)
+    assert "not shown, for want of width: interval, step, trial" in narrow
+    assert "106.7" in narrow
+    assert "not shown" not in wide
+    assert "interval" in wide
+
+
+def test_each_workload_and_mode_has_its_own_table_under_its_study(tmp_path):
+    other = [
+        replace(r, trial_id=f"x{r.trial_id}", params={**r.params, "workload": "alexnet"})
+        for r in scaling_records()
+    ]
+    store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *other)
+    found = [(t["study"], t["workload"], t["mode"]) for t in tables(store)]
+    assert found == [
+        ("thread-scaling", "resnet50", "train"),
+        ("thread-scaling", "alexnet", "train"),
+        ("hybrid", "resnet50", "infer"),
+    ]
+    assert shown(store).count("thread-scaling") == 1
+
+
+def test_disturbed_rows_are_marked_and_set_aside_runs_counted(tmp_path):
+    kept = made_record("d1", 0.5, runs=(made_run(0.5, disturbances=["steal"]),), params={"threads": 3})
+    mended = made_record(
+        "d2", 0.4, disturbed=(made_run(0.7, disturbances=["steal"]),) * 2, params={"threads": 4}
+    )
+    text = shown(made_store(tmp_path / "store", kept, mended))
+    assert "disturbed" in row_of(text, "3")
+    assert row_of(text, "4")[-2] == "best"
+    assert "disturbed by other load: d1" in text
+    assert "2 disturbed runs were set aside and repeated." in text
+
+
+def test_hosts_and_versions_that_differ_get_a_column(tmp_path):
+    one, two = scaling_records()[:2]
+    two = replace(two, machine={"hostname": "node2", "host_class": "other"}, versions={"torch": "2.14.0"})
+    (table,) = tables(made_store(tmp_path / "store", one, two))
+    assert table["varying"] == ["threads", "host", "version"]
+    assert [(r["params"]["host"], r["params"]["version"]) for r in table["rows"]] == [
+        ("node1", "2.13.0"),
+        ("node2", "2.14.0"),
+    ]
+
+
+def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
+    records = scaling_records()
+    store = made_store(tmp_path / "store", *records[3:], *records[:3])
+
+    def threads(*words):
+        return [row["params"]["threads"] for row in tables(store, *words)[0]["rows"]]
+
+    assert threads() == [1, 2, 4, 8, 16]
+    assert threads("--sort", "samples_per_s") == [16, 8, 4, 2, 1]
+    assert threads("--sort", "step_s") == [16, 8, 4, 2, 1]
+    with pytest.raises(UserError, match="cannot sort by 'sample_per_s': did you mean 'samples_per_s'"):
+        threads("--sort", "sample_per_s")
+
+
+def test_filters_choose_and_unknown_words_name_the_nearest(tmp_path):
+    store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
+    assert {t["study"] for t in tables(store, "--study", "hybrid")} == {"hybrid"}
+    (failed,) = tables(store, "--status", "failed")
+    assert failed["rows"] == []
+    assert [u["status"] for u in failed["unmeasured"]] == ["failed"]
+    assert tables(store, "--workload", "resnet50") == tables(store)
+    for words, message in (
+        (("--study", "hybird"), "no study 'hybird' in this store: did you mean 'hybrid'"),
+        (("--workload", "resnet18"), "did you mean 'resnet50'"),
+        (("--status", "great"), "known: failed, ok, skipped"),
+    ):
+        with pytest.raises(UserError, match=message):
+            shown(store, *words)
+
+
+def test_one_trial_is_shown_in_full_by_the_start_of_its_id(tmp_path):
+    command = "A='1  2' python worker.pyz run"
+    noisy = made_run(0.7, disturbances=["another process used 0.9 CPUs"])
+    store = made_store(
+        tmp_path / "store",
+        made_record("ab12", 0.5, command=command, disturbed=(noisy,), notes=("a note",)),
+        *scaling_records(),
+    )
+    text = shown(store, "--trial", "ab")
+    assert "trial ab12  ok" in text
+    assert "image_size 224" in text
+    assert "peak_memory_bytes 3.00 GiB" in text
+    assert re.search(r"1 +10 +500 ms +495 ms +505 ms +[▁▂▃▄▅▆▇█]{10}", text)
+    assert "run 1 disturbed: another process used 0.9 CPUs" in text
+    assert "distribution of 30 samples" in text
+    assert sum(int(n) for n in re.findall(r"█ (\d+)$", text, re.M)) == 30
+    assert f"\n  {command}\n" in text
+    assert "a note" in text
+
+
+def test_a_failed_trial_shows_its_reason_in_full(tmp_path):
+    failed = made_record(
+        "f1",
+        status="failed",
+        kind="factory",
+        reason="line one\n  line two",
+        metrics={},
+        runs=({"status": "failed", "reason": "boom"},),
+    )
+    text = shown(made_store(tmp_path / "store", failed), "--trial", "f1")
+    assert "trial f1  failed" in text
+    assert "line one" in text
+    assert "line two (factory)" in text
+    assert "boom" in text
+    assert "distribution" not in text
+
+
+def test_a_trial_in_json_is_its_whole_record(scaling):
+    record = json.loads(shown(scaling, "--trial", "16", "--json"))
+    assert (record["trial_id"], len(record["samples_s"])) == ("16abcdef01", 30)
+
+
+def test_a_trial_that_is_not_there_or_not_alone_is_the_users_mistake(tmp_path):
+    store = made_store(tmp_path / "store", made_record("aa1"), made_record("aa"), made_record("ab"))
+    with pytest.raises(UserError, match="3 trials begin with 'a'"):
+        shown(store, "--trial", "a")
+    with pytest.raises(UserError, match="no trial 'aa2' in this store: did you mean 'aa"):
+        shown(store, "--trial", "aa2")
+    assert "trial aa  ok" in shown(store, "--trial", "aa")
+
+
+def test_markup_and_escape_codes_in_names_are_printed_not_obeyed(tmp_path):
+    evil = "[red]x[/red]\x1b[31m\x07"
+    params = {"workload": evil, "args.[bold]": evil, "threads": 1}
+    record = made_record("e1", study=evil, question=evil, params=params, notes=(evil,), command=evil)
+    bad = replace(record, trial_id="e2", status="failed", reason=evil, params={**params, "threads": 2})
+    store = made_store(tmp_path / "store", record, bad)
+    for text in (shown(store), shown(store, "--trial", "e1"), shown(store, "--trial", "e2")):
+        assert "[red]x[/red]\\x1b[31m\\x07" in text
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+def test_an_empty_store_says_what_to_do(tmp_path):
+    assert "run a study with `corewise run STUDY" in shown(made_store(tmp_path / "store"))
+    assert tables(made_store(tmp_path / "store")) == []
+
+
+def test_a_missing_store_is_the_users_mistake(tmp_path):
+    result = CliRunner().invoke(app, ["--store", str(tmp_path / "none")])
+    assert isinstance(result.exception, UserError)
+
+
+def test_damage_is_mentioned_with_where_to_look(scaling):
+    (path,) = scaling.records_folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "1 place of the store could not be read: see `corewise status" in shown(scaling)
+
+
+def test_a_single_trial_without_interval_or_memory_is_shown(tmp_path):
+    record = made_record("a1", metrics={"samples_per_s": 0.0123, "step_s": 81.3})
+    text = shown(made_store(tmp_path / "store", record))
+    assert "0.01230" in text
+    assert "81.3 s" in text
+    assert "best" not in text

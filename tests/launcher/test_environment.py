@@ -1,0 +1,58 @@
+"""The environment of a trial is a value."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corewise.launcher.environment import inherited_environment, is_controlled, trial_environment
+
+PLAIN: dict[str, Any] = {"threads": 3, "wait_policy": "default", "allocator": "default", "openmp": "default"}
+LIBRARIES = {"tcmalloc": Path("/lib/tc.so"), "jemalloc": Path("/lib/je.so"), "libiomp5": Path("/lib/iomp.so")}
+
+
+def test_a_plain_trial_sets_the_width_of_every_thread_pool_and_nothing_else() -> None:
+    assert trial_environment(PLAIN, {}, {}) == {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"wait_policy": "passive"}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        (
+            {"allocator": "retain"},
+            {
+                "MALLOC_MMAP_MAX_": "0",
+                "MALLOC_TRIM_THRESHOLD_": "17179869184",
+                "MALLOC_TOP_PAD_": "67108864",
+            },
+        ),
+        ({"allocator": "tcmalloc"}, {"LD_PRELOAD": "/lib/tc.so"}),
+        ({"openmp": "libiomp5"}, {"LD_PRELOAD": "/lib/iomp.so"}),
+        ({"allocator": "jemalloc", "openmp": "libiomp5"}, {"LD_PRELOAD": "/lib/je.so:/lib/iomp.so"}),
+    ],
+)
+def test_each_axis_sets_its_own_variables(change: dict[str, Any], expected: dict[str, str]) -> None:
+    env = trial_environment({**PLAIN, **change}, LIBRARIES, {})
+    extra = {name: value for name, value in env.items() if not name.endswith("_NUM_THREADS")}
+    assert extra == expected
+
+
+def test_a_studys_own_variables_are_added() -> None:
+    assert trial_environment(PLAIN, {}, {"DATA": "/scratch"})["DATA"] == "/scratch"
+
+
+def test_what_a_trial_controls_is_not_inherited() -> None:
+    outer = {
+        "PATH": "/bin",
+        "OMP_DYNAMIC": "1",
+        "KMP_BLOCKTIME": "0",
+        "LD_PRELOAD": "x",
+        "MALLOC_ARENA_MAX": "1",
+    }
+    assert inherited_environment(outer) == {"PATH": "/bin"}
+    assert not is_controlled("LD_LIBRARY_PATH")

@@ -1,0 +1,50 @@
+"""The timed loop does what `go` says."""
+
+import pytest
+
+from corewise.spec.trial import Protocol
+from corewise.worker.sampling import Go, decide, sample
+
+PROTOCOL = Protocol(min_samples=10, min_sample_s=1.0, max_samples=1000)
+
+
+def test_slow_steps_are_sampled_the_least_number_of_times() -> None:
+    go = decide(PROTOCOL, [2.0], independent=False)
+    assert (go.num_samples, go.steps_per_sample, go.window_s) == (10, 1, 0.0)
+
+
+def test_steps_of_a_millisecond_are_each_a_sample() -> None:
+    go = decide(PROTOCOL, [0.001], independent=False)
+    assert (go.num_samples, go.steps_per_sample) == (1000, 1)
+
+
+def test_steps_of_microseconds_are_timed_in_groups() -> None:
+    go = decide(PROTOCOL, [1e-5], independent=False)
+    assert go.steps_per_sample == 100
+    assert go.num_samples == 1000
+
+
+def test_the_slowest_rank_decides_for_all() -> None:
+    assert decide(PROTOCOL, [0.1, 0.4, 0.2], independent=False).num_samples == 10
+    assert decide(PROTOCOL, [0.1, 0.4, 0.2], independent=True).window_s == pytest.approx(4.0)
+
+
+def test_ranks_in_step_all_do_the_same_number_of_steps() -> None:
+    steps = []
+    sampled = sample(lambda: steps.append(1), Go(0, 7, 3, 0.0))
+    assert len(steps) == 21 == sampled.num_steps
+    assert len(sampled.samples_s) == 7
+    assert sampled.window_steps == 21
+
+
+def test_a_window_counts_the_part_of_the_last_step_that_lies_within() -> None:
+    sampled = sample(lambda: sum(range(20000)), Go(0, 1, 1, 0.05))
+    assert sum(sampled.samples_s) >= 0.05
+    assert sampled.num_steps - 1 <= sampled.window_steps <= sampled.num_steps
+    rate = sampled.window_steps / sampled.window_s
+    assert rate == pytest.approx(sampled.num_steps / sum(sampled.samples_s), rel=0.5)
+
+
+def test_go_survives_the_pipe() -> None:
+    go = Go(5, 7, 3, 0.25)
+    assert Go.from_message(go.message()) == go
