@@ -7,6 +7,11 @@ from typing import Annotated, Any
 import typer
 
 
+def _default(value: object) -> str:
+    text = getattr(value, "text", None)  # an expression of other axes
+    return f"= {text}" if text else str(value)
+
+
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
 ) -> None:
@@ -24,7 +29,7 @@ def list_(
 
     workloads: list[dict[str, Any]] = [asdict(w) for w in list_workloads()]
     studies = [{"name": s.name, "question": s.question, "path": str(s.path)} for s in list_studies()]
-    axes = [{"name": a.name, "default": str(a.default), "help": a.help} for a in AXES.values()]
+    axes = [{"name": a.name, "default": _default(a.default), "help": a.help} for a in AXES.values()]
     if as_json:
         print(json.dumps({"workloads": workloads, "studies": studies, "axes": axes}, indent=2, default=list))
         return

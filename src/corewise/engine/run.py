@@ -67,6 +67,12 @@ class StudyRun:
 
     def execute(self) -> Outcome:
         """Run what is missing; every trial leaves exactly one record."""
+        try:
+            return self._execute()
+        except OSError as problem:  # a full disk, a lost mount: what is recorded is safe
+            raise self.store.write_error(problem) from problem
+
+    def _execute(self) -> Outcome:
         with ExitStack() as stack:
             host = acquire(self.store.leases_folder, f"host-{self.plan.host.facts.hostname}", self._who())
             stack.callback(host.release)
@@ -148,10 +154,7 @@ class StudyRun:
     def _step(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
         """One more run of the trial; True when the trial has its record."""
         trial = progress.trial
-        try:
-            self._run_if_needed(progress, pool, seconds_left)
-        except OSError as problem:
-            raise self.store.write_error(problem) from problem
+        self._run_if_needed(progress, pool, seconds_left)
         if not is_settled(progress):
             return False
         self._append(trial_record(self.plan, progress))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.record import Record
@@ -50,16 +50,17 @@ def exported(record: Record) -> dict[str, Any]:
     return {**record.to_json(), "samples_s": list(record.samples_s)}
 
 
-def _write_json(records: Sequence[Record], file: IO[str]) -> None:
-    """A list with one record a line."""
+def _write_json(records: Sequence[Record], file: TextIO) -> None:
+    """A list with one record a line, in ASCII where the stream knows no better."""
+    ascii_only = not (file.encoding or "").lower().startswith("utf")
     file.write("[")
     for i, record in enumerate(records):
-        text = json.dumps(exported(record), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(exported(record), ensure_ascii=ascii_only, allow_nan=False)
         file.write((",\n" if i else "\n") + text)
     file.write("\n]\n")
 
 
-def _write_csv(records: Sequence[Record], file: IO[str]) -> None:
+def _write_csv(records: Sequence[Record], file: TextIO) -> None:
     """One row a record; a column for each parameter and metric, named as in the JSON: `params.threads`."""
     keys = [
         (group, key)
@@ -87,7 +88,7 @@ def _cell(value: Any) -> Any:
     return "'" + text if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
-_WRITERS: dict[str, Callable[[Sequence[Record], IO[str]], None]] = {"csv": _write_csv, "json": _write_json}
+_WRITERS: dict[str, Callable[[Sequence[Record], TextIO], None]] = {"csv": _write_csv, "json": _write_json}
 
 
 def _write_parquet(records: Sequence[Record], path: Path) -> None:

@@ -24,6 +24,7 @@ from corewise.worker.sampling import Go, Sampled, sample
 from corewise.worker.steady import WarmUp
 
 MIN_WARM_UP_S = 0.01  # steps of microseconds: caches and clock have not settled after a dozen
+LONG_STEP_S = 0.1  # from here on two windows of three steps say enough
 
 
 class TrialFailed(Exception):
@@ -154,7 +155,8 @@ def _warm_up(job: Job, trial: Trial, cpus: Sequence[int]) -> tuple[float, WarmUp
     first_step_s = time.perf_counter() - started
     if trial.params["bind"] == "core":  # the first step has started the threads
         pinning.bind_threads(cpus)
-    warm_up = WarmUp(protocol.min_warmup_steps, protocol.max_warmup_s, protocol.steady_tolerance)
+    window = 3 if first_step_s > LONG_STEP_S else 5
+    warm_up = WarmUp(protocol.min_warmup_steps, protocol.max_warmup_s, protocol.steady_tolerance, window)
     recent: list[float] = []
     while True:
         started = time.perf_counter()

@@ -69,7 +69,8 @@ class Zygote:
             go_on = self._watch(ranks, trial, control)
         finally:
             for rank in ranks:
-                rank.kill("stopped", "the run was stopped")
+                if not go_on or not _ends_within(rank, GRACE_S):
+                    rank.kill("stopped", "the run was stopped")
                 _reap(rank)
                 rank.channel.close()
             shutil.rmtree(rendezvous, ignore_errors=True)
@@ -210,11 +211,23 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
+def _ends_within(rank: _Rank, limit_s: float) -> bool:
+    """True when the rank, whose pipe is closed, has ended by itself."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        pid, status = os.waitpid(rank.pid, os.WNOHANG)
+        if pid:
+            rank.wait_status = status
+            return True
+        time.sleep(0.001)
+    return False
+
+
 def _reap(rank: _Rank) -> None:
     if rank.wait_status is None:
         _, rank.wait_status = os.waitpid(rank.pid, 0)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank.pid, signal.SIGKILL)  # loader workers it may have left
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(rank.pid, signal.SIGKILL)  # loader workers it may have left
 
 
 def _num_oom_kills() -> int:

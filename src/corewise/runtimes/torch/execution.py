@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
         return wrap(scripted(module))
     if settings.execution == "compile":
         # A fixed shape is measured, so nothing is compiled for shapes in general.
-        return torch.compile(wrap(module), dynamic=False)
+        return cast(nn.Module, torch.compile(wrap(module), dynamic=False))
     return wrap(module)
 
 
@@ -41,7 +41,7 @@ def scripted(module: nn.Module) -> nn.Module:
     """The module as TorchScript."""
     with silent_deprecation():
         try:
-            return torch.jit.script(module)  # type: ignore[no-any-return]
+            return cast(nn.Module, torch.jit.script(module))
         except Exception as problem:
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
             raise Infeasible(
@@ -55,7 +55,8 @@ def blocked(module: nn.Module, settings: Settings) -> nn.Module:
         from torch.utils.mkldnn import to_mkldnn
 
         dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
-        return Blocked(_densely_pooled(to_mkldnn(copy.deepcopy(module), dtype)), dtype)
+        network = to_mkldnn(copy.deepcopy(module), dtype)  # type: ignore[no-untyped-call]
+        return Blocked(_densely_pooled(network), dtype)
 
 
 class Blocked(nn.Module):

@@ -17,6 +17,8 @@ RESIDUAL_GAIN = (
     0.1  # near zero as in arXiv 1706.02677: deep networks start well-conditioned, no gradient is lost
 )
 
+LINEAR_DEVIATION = 0.01  # as AlexNet's authors: the first loss is near the logarithm of the number of classes
+
 
 class Residual(nn.Module):
     """The sum of a body and a shortcut over the same input."""
@@ -41,11 +43,13 @@ def build_network(description: layers.Layer, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw weights that keep the size of values from layer to layer (He et al., arXiv 1502.01852)."""
+    """Draw weights that keep the size of values from layer to layer (He et al., arXiv 1502.01852), no biases."""
     for module in network.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            gain = math.sqrt(2) if isinstance(module, nn.Conv2d) else 1.0
-            module.weight.normal_(0.0, gain / math.sqrt(module.weight[0].numel()), generator=generator)
+            he = math.sqrt(2 / module.weight[0].numel())
+            module.weight.normal_(
+                0.0, he if isinstance(module, nn.Conv2d) else LINEAR_DEVIATION, generator=generator
+            )
             if module.bias is not None:
                 module.bias.zero_()
         elif isinstance(module, nn.BatchNorm2d):
