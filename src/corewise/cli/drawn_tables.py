@@ -66,6 +66,8 @@ def _columns(table: ResultTable) -> list[_Column]:
         _Column("status", _standing, right=False),
         _Column("trial", lambda row: clean(row.trial_id)[:8], drop=4, right=False),
     ]
+    if any(row.efficiency is not None for row in table.rows):
+        columns.insert(-3, _Column("efficiency", lambda row: number(row.efficiency), drop=1))
     if table.mode == "infer":
         columns.insert(-3, _Column("p99", lambda row: duration(row.latency_p99_s), drop=2))
     return columns
@@ -124,6 +126,11 @@ def _standing(row: Row) -> str:
 
 def _draw_trust(console: Console, table: ResultTable) -> None:
     """Say what the reader must know before believing the figures."""
+    if any(row.efficiency is not None for row in table.rows):
+        told = (
+            "efficiency: samples/s per core, over that of the row with the fewest cores and all else equal."
+        )
+        console.print(Text(told, "dim"))
     num_equal = sum(row.may_equal_best for row in table.rows)
     if num_equal:
         others = "1 other row" if num_equal == 1 else f"{num_equal} other rows"

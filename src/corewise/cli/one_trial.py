@@ -62,6 +62,7 @@ def draw_trial(console: Console, record: Record) -> None:
     _draw_mapping(console, "parameters", {n: shown(v) for n, v in record.params.items()})
     _draw_mapping(console, "metrics", {n: _metric(n, v) for n, v in sorted(record.metrics.items())})
     _draw_runs(console, "runs", record.runs)
+    _draw_spread(console, record.runs)
     _draw_runs(console, "set aside as disturbed, and repeated", record.disturbed)
     _draw_histogram(console, record.samples_s)
     _draw_text(console, "notes", [clean(note) for note in record.notes])
@@ -113,6 +114,24 @@ def _draw_runs(console: Console, title: str, runs: Sequence[Mapping[str, Any]]) 
                     expand=False,
                 )
             )
+
+
+def _draw_spread(console: Console, runs: Sequence[Mapping[str, Any]]) -> None:
+    """The step time over processes as papers tabulate it."""
+    from corewise.stats.estimate import describe
+
+    medians_s = [statistics.median(run["samples_s"]) for run in runs if run.get("samples_s")]
+    if len(medians_s) < 2:
+        return
+    told = describe(medians_s)
+    figures = {"mean": duration(told.mean), "median": duration(told.median)}
+    if told.standard_deviation is not None:
+        figures["standard deviation"] = duration(told.standard_deviation)
+    if told.coefficient_of_variation is not None:
+        figures["coefficient of variation"] = f"{percent(told.coefficient_of_variation)} %"
+    if told.margin_of_error is not None:
+        figures["margin of error"] = duration(told.margin_of_error)
+    _draw_mapping(console, f"step time over {len(medians_s)} processes", figures)
 
 
 def _draw_histogram(console: Console, samples_s: Sequence[float]) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from corewise.cli.efficiency import efficiencies
 from corewise.spec.axes import AXES
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.record import Record
+from corewise.stats.estimate import Estimate
 
 _GROUPED_BY = ("workload", "mode")
 # Worth saying even when they have their usual value.
@@ -32,6 +34,7 @@ class Row:
     num_runs: int
     num_set_aside: int  # disturbed runs that were repeated
     is_disturbed: bool  # a run that counts was disturbed
+    efficiency: float | None = None  # against the narrowest trial of its kind; None where widths do not vary
     is_best: bool = False
     may_equal_best: bool = False  # its interval meets the best one's
 
@@ -107,7 +110,8 @@ def _table(key: tuple[str, ...], members: Sequence[Record], sort: str | None) ->
     varying = _varying([told[id(r)] for r in measured or members])
     apart = _varying([told[id(r)] for r in members])
     constant = {n: v for n, v in told[id((measured or members)[0])].items() if n not in varying}
-    rows = [_row(r, {n: told[id(r)].get(n) for n in varying}) for r in measured]
+    per_core = efficiencies(measured)
+    rows = [_row(r, {n: told[id(r)].get(n) for n in varying}, per_core) for r in measured]
     rows = _ranked(_sorted_rows(rows, measured, varying, sort))
     return ResultTable(
         study=study,
@@ -144,7 +148,7 @@ def _version(record: Record) -> str | None:
     return record.versions.get(str(record.params.get("runtime")))
 
 
-def _row(record: Record, params: Mapping[str, Any]) -> Row:
+def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estimate]) -> Row:
     get = record.metrics.get
     rate, step_s = get("samples_per_s"), get("step_s")
     low, high = get("samples_per_s_low"), get("samples_per_s_high")
@@ -165,6 +169,7 @@ def _row(record: Record, params: Mapping[str, Any]) -> Row:
         num_runs=sum(run.get("status") == "ok" for run in record.runs),
         num_set_aside=len(record.disturbed),
         is_disturbed=record.is_disturbed,
+        efficiency=per_core[record.trial_id].value if record.trial_id in per_core else None,
     )
 
 

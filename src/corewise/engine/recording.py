@@ -20,7 +20,7 @@ def skipped_record(plan: Plan, point: Skipped) -> Record:
     )
 
 
-def trial_record(plan: Plan, progress: TrialProgress) -> Record:
+def trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
     """The record of a trial that needs no further run."""
     trial = progress.trial
     bad = next((run for run in progress.runs if run.status != "ok"), None)
@@ -35,7 +35,7 @@ def trial_record(plan: Plan, progress: TrialProgress) -> Record:
         metrics={} if bad else record_metrics(trial, progress.runs),
         runs=tuple(run.to_json() for run in progress.runs),
         disturbed=tuple(run.to_json() for run in progress.disturbed),
-        command=by_hand(plan, trial),
+        command=by_hand(plan, trial, folder),
         env=trial.env,
         protocol=asdict(trial.protocol),
         work=trial.work,
@@ -44,8 +44,8 @@ def trial_record(plan: Plan, progress: TrialProgress) -> Record:
     )
 
 
-def by_hand(plan: Plan, trial: Trial, folder: str = "TRIALS") -> str:
-    """The line that runs the trial once from a cold start, after `corewise plan --write`."""
+def by_hand(plan: Plan, trial: Trial, folder: str) -> str:
+    """The line that runs the trial once from a cold start; its file lies in `folder`."""
     file, out = f"{folder}/{trial.trial_id}.json", f"{folder}/{trial.trial_id}-results"
     return shell_line(hand_command(trial, plan.worker, file, out), trial.env, os.environ)
 

@@ -82,7 +82,8 @@ class StudyRun:
             mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in self._done_ids()}
             already = len(self.plan.trials) - len(mine)
             logs = self.store.path / "logs"
-            logs.mkdir(exist_ok=True)
+            for folder in (logs, self.store.path / "trials"):
+                folder.mkdir(exist_ok=True)
             pool = ParentPool(self.plan.worker, logs)
             stack.callback(pool.kill)
             self._run_rounds(mine, pool, beating)
@@ -143,7 +144,7 @@ class StudyRun:
     def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
         folder = self.store.work_dir(trial.trial_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json_aside(folder / "trial.json", to_json(trial))
+        write_json_aside(self.store.trial_file(trial.trial_id), to_json(trial))
         progress = TrialProgress(trial, utc_now(), lease=lease)
         for path in sorted(folder.glob("run-*.json")):
             with suppress(OSError, ValueError):
@@ -157,7 +158,8 @@ class StudyRun:
         self._run_if_needed(progress, pool, seconds_left)
         if not is_settled(progress):
             return False
-        self._append(trial_record(self.plan, progress))
+        trials = str(self.store.trial_file(trial.trial_id).parent)
+        self._append(trial_record(self.plan, progress, trials))
         shutil.rmtree(self.store.work_dir(trial.trial_id), ignore_errors=True)
         return True
 
@@ -181,7 +183,8 @@ class StudyRun:
             shutil.rmtree(out_dir, ignore_errors=True)
             out_dir.mkdir(parents=True)
             try:
-                results = pool.get(trial).run(trial, folder / "trial.json", out_dir, lambda _phase: None)
+                trial_file = self.store.trial_file(trial.trial_id)
+                results = pool.get(trial).run(trial, trial_file, out_dir, lambda _phase: None)
                 return self._with_canary(collect_run(trial, results))
             except ParentFailed as problem:
                 pool.drop(trial)

@@ -83,6 +83,8 @@ class WarmParent:
 
     def wait_until_warm(self) -> None:
         """Return once the framework is imported; raises ParentFailed otherwise."""
+        if self.warm_s is not None:
+            return
         message = self._next(time.monotonic() + START_LIMIT_S, lambda _phase: None)
         if message["event"] == "broken":
             raise ParentFailed(str(message["kind"]), str(message["reason"]))
@@ -92,8 +94,7 @@ class WarmParent:
         self, trial: Trial, trial_file: Path, out_dir: Path, on_phase: Callable[[str], None]
     ) -> list[RankResult]:
         """The results of one run of the trial, one per rank."""
-        if self.warm_s is None:
-            self.wait_until_warm()
+        self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
         self.channel.send(cmd="run", trial=str(trial_file), out=str(out_dir), asked_at_ns=asked_at_ns)
         limit = time.monotonic() + trial.protocol.timeout_s + ANSWER_GRACE_S

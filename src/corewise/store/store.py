@@ -16,7 +16,7 @@ from corewise.store.writer import RecordWriter, StoreFull, is_full, is_record_fi
 
 STORE_SCHEMA = 1
 MARKER = "corewise-store.json"
-_PARTS = {"records", "work", "leases"}
+_PARTS = {"records", "work", "leases", "trials", "logs"}
 _TRIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -60,6 +60,12 @@ class Store:
         if not _TRIAL_ID.fullmatch(trial_id):
             raise ValueError(f"{trial_id!r} is no trial id")
         return self.path / "work" / trial_id
+
+    def trial_file(self, trial_id: str) -> Path:
+        """Where a trial's own file is kept, so that its command can be run by hand; not made here."""
+        if not _TRIAL_ID.fullmatch(trial_id):
+            raise ValueError(f"{trial_id!r} is no trial id")
+        return self.path.absolute() / "trials" / f"{trial_id}.json"
 
     def work_ids(self) -> list[str]:
         """The trials that have a work folder, done or not."""

@@ -87,10 +87,13 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
     memory.reset_peak()
     runtime = get_runtime()
     context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus))
+    began = time.perf_counter()
     job = runtime.prepare(trial.params, context)
+    prepared = time.perf_counter()
     try:
         channel.send(event="phase", phase="check")
         check = job.check()
+        checked = time.perf_counter()
         if not check.passed:
             raise TrialFailed(
                 "check",
@@ -107,6 +110,8 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
             **memory.read_memory(),
             **probe.metrics,
             "check_error": check.error,
+            "prepare_s": prepared - began,
+            "check_s": checked - prepared,
             "first_step_s": first_step_s,
             "warmup_s": warm_up.total_s,
             "num_warmup_steps": float(warm_up.num_steps),

@@ -32,6 +32,8 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
     if settings.execution == "script":
         return wrap(scripted(module))
     if settings.execution == "compile":
+        with silent_deprecation():
+            import torch.utils.mkldnn  # the compiler imports it, and it warns
         # A fixed shape is measured, so nothing is compiled for shapes in general.
         return cast(nn.Module, torch.compile(wrap(module), dynamic=False))
     return wrap(module)

@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from corewise.workloads import layers
 
-RESIDUAL_GAIN = (
-    0.1  # near zero as in arXiv 1706.02677: deep networks start well-conditioned, no gradient is lost
-)
-
+RESIDUAL_GAIN = 0.1  # near zero as in arXiv 1706.02677, so that deep networks start well-conditioned
 LINEAR_DEVIATION = 0.01  # as AlexNet's authors: the first loss is near the logarithm of the number of classes
 
 
@@ -43,7 +40,7 @@ def build_network(description: layers.Layer, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw weights that keep the size of values from layer to layer (He et al., arXiv 1502.01852), no biases."""
+    """Draw weights that keep the size of values from layer to layer (He et al., arXiv 1502.01852)."""
     for module in network.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             he = math.sqrt(2 / module.weight[0].numel())

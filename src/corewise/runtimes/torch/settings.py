@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import shutil
 from typing import Any, ContextManager, Iterator, Mapping, Optional
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from corewise.runtimes.base import Infeasible, RankContext
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+OPENMP_NAMES = re.compile(r"lib(gomp|iomp5|omp)\b")
 CXX_COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -105,7 +107,15 @@ def process_facts() -> dict[str, Any]:
         "onednn_enabled": bool(torch.backends.mkldnn.enabled),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "parallel_info": torch.__config__.parallel_info(),
+        "openmp_libraries": _openmp_libraries(),
     }
+
+
+def _openmp_libraries() -> list[str]:
+    """The OpenMP runtimes in the process; two of them fight for the same CPUs."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        mapped = {line.split(None, 5)[-1].strip() for line in maps if line.count("/")}
+    return sorted(path for path in mapped if OPENMP_NAMES.match(path.rsplit("/", 1)[-1]))
 
 
 def weights_format(module: nn.Module) -> str:
