@@ -31,8 +31,8 @@ def rank_batch(params: Mapping[str, Any]) -> int:
     return own
 
 
-def require_mode(workload: Workload, params: Mapping[str, Any]) -> None:
-    """Raises when the workload has no such mode."""
+def require_point(workload: Workload, params: Mapping[str, Any]) -> None:
+    """Raises when the workload has no such mode or cannot take these arguments."""
     if params["mode"] not in workload.modes:
         raise Infeasible(
             f"{workload.name} has no mode {params['mode']!r}; it has {', '.join(workload.modes)}"

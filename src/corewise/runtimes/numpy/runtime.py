@@ -11,7 +11,7 @@ import platform
 from typing import Any, Mapping, cast
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, WorkloadError
-from corewise.runtimes.params import rank_batch, require_defaults, require_mode, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
 from corewise.runtimes.steps import StepJob
 from corewise.workloads.custom import CustomModule, build_custom, is_custom
 from corewise.workloads.registry import find_workload, load_attribute
@@ -47,7 +47,7 @@ class NumpyRuntime:
         if is_custom(name):
             return _custom_job(name, params)
         workload = find_workload(name)
-        require_mode(workload, params)
+        require_point(workload, params)
         builder = getattr(workload, "builders", {}).get(self.name)
         if builder is None:
             raise Infeasible(f"{name} does not run on numpy; it runs on {', '.join(workload.runtimes)}")

@@ -15,7 +15,7 @@ from corewise.runtimes.base import Job, RankContext, WorkloadError
 from corewise.runtimes.params import rank_batch, require_defaults, workload_args
 from corewise.runtimes.steps import StepJob
 from corewise.runtimes.torch.checking import Case, tensors
-from corewise.runtimes.torch.job import InferJob, Task, TrainJob
+from corewise.runtimes.torch.job import Task, job_for
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.settings import Settings, process_facts
 from corewise.workloads.custom import CustomModule, CustomStep, build_custom
@@ -29,7 +29,9 @@ SEED = 1
 def prepare_custom(params: Mapping[str, Any], context: RankContext, settings: Settings) -> Job:
     """The job of what the factory returns."""
     name, batch = str(params["workload"]), rank_batch(params)
-    torch.manual_seed(SEED)  # ranks that train together start from equal weights
+    torch.manual_seed(
+        SEED + context.rank
+    )  # own inputs; ranks that train together begin with rank 0's weights
     made = build_custom(name, batch, str(params["mode"]), workload_args(params))
     if isinstance(made, CustomStep):
         require_defaults(params, ("dtype", "memory_format", "execution", "data"), "a custom step decides it")
@@ -42,17 +44,14 @@ def prepare_custom(params: Mapping[str, Any], context: RankContext, settings: Se
 def _module_job(made: CustomModule, batch: int, context: RankContext, settings: Settings) -> Job:
     inputs = tuple(settings.place(x) if isinstance(x, Tensor) else x for x in made.inputs)
     targets = settings.place(made.targets) if isinstance(made.targets, Tensor) else made.targets
-    together = settings.training and context.num_ranks > 1
-    alone = RankContext(0, 1, context.rendezvous, context.num_cpus)
-    group = RankGroup(context if together else alone, settings.device)
 
     def case_for(settings: Settings, group: RankGroup) -> Case:
-        weight = 2 * (group.rank + 1) / (group.num_ranks + 1)
-        loss = (lambda outputs: custom_loss(outputs, targets)) if settings.training else None
-        return Case(inputs, inputs, loss, loss, loss_weight=weight, quiet=None, may_need_own_dtype=True)
+        shared_inputs, shared_targets = tuple(map(group.shared, inputs)), group.shared(targets)
+        loss = (lambda outputs: custom_loss(outputs, shared_targets)) if settings.training else None
+        return Case(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
 
     task = Task(made.module, FixedBatch(inputs, targets), batch, custom_loss, LEARNING_RATE, case_for)
-    return TrainJob(task, settings, group) if settings.training else InferJob(task, settings, group)
+    return job_for(task, settings, RankGroup(context, settings))
 
 
 class FixedBatch:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
 import torch
 from torch import Tensor, nn
 
-from corewise.runtimes.base import Check
+from corewise.runtimes.base import Check, Job
 from corewise.runtimes.torch.checking import Case, check_module, tensors
 from corewise.runtimes.torch.execution import configured, placed
 from corewise.runtimes.torch.parallel import RankGroup
@@ -138,3 +138,8 @@ class TrainJob(ModuleJob):
 
     def loss(self) -> Optional[float]:
         return None if self._last_loss is None else float(self._last_loss)
+
+
+def job_for(task: Task, settings: Settings, group: RankGroup) -> Job:
+    """The task as a job of the trial's mode."""
+    return TrainJob(task, settings, group) if settings.training else InferJob(task, settings, group)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from corewise.runtimes.base import Infeasible, Job, RankContext
+from corewise.runtimes.base import Job, RankContext
 from corewise.runtimes.params import rank_batch, workload_args
 from corewise.runtimes.torch.checking import Case
-from corewise.runtimes.torch.job import Batches, InferJob, Task, TrainJob
+from corewise.runtimes.torch.job import Batches, Task, job_for
 from corewise.runtimes.torch.network import build_network
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.settings import Settings
@@ -32,15 +32,8 @@ DOWNSAMPLING = 32
 
 def prepare_model(model: Model, params: Mapping[str, Any], context: RankContext, settings: Settings) -> Job:
     """The job of a described model."""
-    args = workload_args(params)
-    try:
-        shape, num_classes = model.input_shape(args), model.num_classes(args)
-    except ValueError as problem:
-        raise Infeasible(str(problem)) from problem
-    batch = rank_batch(params)
-    together = settings.training and context.num_ranks > 1
-    alone = RankContext(0, 1, context.rendezvous, context.num_cpus)
-    group = RankGroup(context if together else alone, settings.device)
+    args, batch = workload_args(params), rank_batch(params)
+    shape, num_classes = model.input_shape(args), model.num_classes(args)
     task = Task(
         module=build_network(model.layers(args), WEIGHTS_SEED),
         batches=_batches(params, shape, batch, num_classes, settings, context),
@@ -49,7 +42,7 @@ def prepare_model(model: Model, params: Mapping[str, Any], context: RankContext,
         learning_rate=LEARNING_RATE,
         case_for=lambda s, g: image_case(shape, batch, num_classes, s, g),
     )
-    return TrainJob(task, settings, group) if settings.training else InferJob(task, settings, group)
+    return job_for(task, settings, RankGroup(context, settings))
 
 
 def image_case(shape: Shape, batch: int, num_classes: int, settings: Settings, group: RankGroup) -> Case:
@@ -78,7 +71,7 @@ def image_case(shape: Shape, batch: int, num_classes: int, settings: Settings, g
         (images,),
         loss,
         loss,
-        loss_weight=2 * (group.rank + 1) / (group.num_ranks + 1),
+        loss_weight=group.loss_weight,
         quiet=("Dropout",) if well_conditioned else ("Dropout", "BatchNorm2d"),
     )
 

@@ -32,7 +32,7 @@ class Residual(nn.Module):
 def build_network(description: layers.Layer, seed: int) -> nn.Module:
     """The module, its values drawn from the seed: equal on all ranks."""
     with torch.device("meta"):  # no memory is touched until the one true initialisation below
-        network = _module(description)
+        network = to_module(description)
     network.to_empty(device="cpu")
     initialise(network, torch.Generator().manual_seed(seed))
     return network
@@ -58,7 +58,8 @@ def initialise(network: nn.Module, generator: torch.Generator) -> None:
                 norm.weight.fill_(RESIDUAL_GAIN)
 
 
-def _module(layer: layers.Layer) -> nn.Module:
+def to_module(layer: layers.Layer) -> nn.Module:
+    """The module of one layer and all within it, on the default device."""
     try:
         return _BUILDERS[type(layer)](layer)
     except KeyError:
@@ -78,7 +79,9 @@ def _conv(layer: layers.Conv) -> nn.Module:
 
 
 def _residual(layer: layers.Residual) -> nn.Module:
-    return Residual(_module(layer.body), nn.Identity() if layer.shortcut is None else _module(layer.shortcut))
+    return Residual(
+        to_module(layer.body), nn.Identity() if layer.shortcut is None else to_module(layer.shortcut)
+    )
 
 
 _BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
@@ -90,6 +93,6 @@ _BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
     layers.AdaptiveAvgPool: lambda layer: nn.AdaptiveAvgPool2d(layer.size),
     layers.Flatten: lambda layer: nn.Flatten(1),
     layers.Dropout: lambda layer: nn.Dropout(layer.probability),
-    layers.Sequence: lambda layer: nn.Sequential(*(_module(child) for child in layer.layers)),
+    layers.Sequence: lambda layer: nn.Sequential(*(to_module(child) for child in layer.layers)),
     layers.Residual: _residual,
 }

@@ -6,23 +6,26 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from corewise.runtimes.base import Infeasible, RankContext
+from corewise.runtimes.torch.settings import Settings
 
 RENDEZVOUS_FILE = "process-group"
 
 
 class RankGroup:
-    """The ranks of one trial; with a single rank nothing is set up and everything is local."""
+    """The ranks of one trial; where they do not train together, each is a group of its own."""
 
-    def __init__(self, context: RankContext, device: torch.device) -> None:
-        self.rank, self.num_ranks, self._device = context.rank, context.num_ranks, device
-        if self.num_ranks == 1:
+    def __init__(self, context: RankContext, settings: Settings) -> None:
+        device = self._device = settings.device
+        self.rank, self.num_ranks = (context.rank, context.num_ranks) if settings.training else (0, 1)
+        if not self.together:
             return
         if device.type == "cuda" and torch.cuda.device_count() < self.num_ranks:
             num_gpus = torch.cuda.device_count()
@@ -48,6 +51,11 @@ class RankGroup:
             module, device_ids=[self._device] if self._device.type == "cuda" else None
         )
 
+    @property
+    def loss_weight(self) -> float:
+        """A weight of this rank's own; over all ranks they average to one, so a missing average shows."""
+        return 2 * (self.rank + 1) / (self.num_ranks + 1)
+
     def agree(self, flag: bool) -> bool:
         """True when every rank says True."""
         if not self.together:
@@ -55,6 +63,14 @@ class RankGroup:
         votes = torch.tensor([float(flag)], device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MIN)
         return bool(votes.item())
+
+    def shared(self, value: Any) -> Any:
+        """The first rank's tensor, on every rank; anything else as it is."""
+        if not self.together or not isinstance(value, Tensor):
+            return value
+        copied = value.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(copied, src=0)
+        return copied
 
     def close(self) -> None:
         if self.together and dist.is_initialized():

@@ -11,7 +11,7 @@ import re
 from typing import Any, Mapping, cast
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
-from corewise.runtimes.params import require_mode
+from corewise.runtimes.params import require_point
 from corewise.workloads.custom import is_custom
 from corewise.workloads.models.model import Model
 from corewise.workloads.registry import find_workload, load_attribute
@@ -89,7 +89,7 @@ class TorchRuntime:
 
             return prepare_custom(params, context, read_settings(params, context))
         workload = find_workload(name)
-        require_mode(workload, params)
+        require_point(workload, params)
         if isinstance(workload, Model):
             from corewise.runtimes.torch.models import prepare_model
 
