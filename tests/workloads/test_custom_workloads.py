@@ -44,7 +44,9 @@ def test_only_a_python_file_and_a_function_make_a_custom_name(name: str, custom:
 
 
 def test_the_factory_is_given_batch_mode_and_arguments(write: Write) -> None:
-    name = write("def make(batch, mode, width):\n    return {'step': lambda: None, 'samples_per_step': batch * width}\n")
+    name = write(
+        "def make(batch, mode, width):\n    return {'step': print, 'samples_per_step': batch * width}\n"
+    )
     made = build_custom(name, 4, "infer", {"width": 3})
     assert isinstance(made, CustomStep)
     assert made.samples_per_step == 12
@@ -63,13 +65,17 @@ def test_an_object_with_a_step_will_do(write: Write) -> None:
 
 
 def test_a_module_with_inputs_and_targets_is_taken_apart(write: Write) -> None:
-    made = build_custom(write("def make(batch, mode):\n    return 'module', ('x', 'y'), 'targets'\n"), 1, "train", {})
+    made = build_custom(
+        write("def make(batch, mode):\n    return 'module', ('x', 'y'), 'targets'\n"), 1, "train", {}
+    )
     assert made == CustomModule("module", ("x", "y"), "targets")
 
 
 def test_the_file_may_import_its_neighbours(write: Write, tmp_path: Path) -> None:
     (tmp_path / "my_neighbour.py").write_text("SAMPLES = 7\n")
-    name = write("import my_neighbour\ndef make(batch, mode):\n    return {'step': print, 'samples_per_step': 7}\n")
+    name = write(
+        "import my_neighbour\ndef make(batch, mode):\n    return {'step': print, 'samples_per_step': 7}\n"
+    )
     made = build_custom(name, 1, "infer", {})
     assert isinstance(made, CustomStep)
     assert made.samples_per_step == 7
@@ -79,14 +85,23 @@ def test_the_file_may_import_its_neighbours(write: Write, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("def make(batch, mode):\n    return 1 / 0\n", r"mine\.py:make failed in line 2: ZeroDivisionError: division"),
+        (
+            "def make(batch, mode):\n    return 1 / 0\n",
+            r"mine\.py:make failed in line 2: ZeroDivisionError: division",
+        ),
         ("import no_such_module\n", r"line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def make(batch, mode:\n", r"mine\.py:make failed: SyntaxError"),
         ("def make(batch):\n    return 1\n", r"TypeError: make\(\) takes 1 positional"),
         ("def other(batch, mode):\n    return 1\n", r"defines no function 'make'; it defines other"),
         ("def make(batch, mode):\n    return None\n", r"make returned NoneType None; a factory returns"),
-        ("def make(batch, mode):\n    return {'stepp': print}\n", r"make returned dict .*; a factory returns"),
-        ("def make(batch, mode):\n    return {'step': print, 'samples_per_step': -1}\n", r"must be a number above 0"),
+        (
+            "def make(batch, mode):\n    return {'stepp': print}\n",
+            r"make returned dict .*; a factory returns",
+        ),
+        (
+            "def make(batch, mode):\n    return {'step': print, 'samples_per_step': -1}\n",
+            r"must be a number above 0",
+        ),
         ("def make(batch, mode):\n    return {'step': print, 'check': 0.5}\n", r"check must be a callable"),
     ],
 )

@@ -49,7 +49,9 @@ def test_an_image_too_small_for_the_network_is_refused() -> None:
         alexnet.work("infer", {"image_size": 62})
 
 
-@pytest.mark.parametrize("args", [{"image_size": 0}, {"image_size": 64.5}, {"num_classes": True}, {"imagesize": 64}])
+@pytest.mark.parametrize(
+    "args", [{"image_size": 0}, {"image_size": 64.5}, {"num_classes": True}, {"imagesize": 64}]
+)
 def test_impossible_arguments_are_refused(args: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"resnet18.*(whole number|has no parameter)"):
         find_workload("resnet18").work("infer", args)

@@ -80,6 +80,10 @@ class Runtime(Protocol):
         """Import the framework and do nothing more: no operator, no device."""
         ...
 
+    def warm_for(self, params: Mapping[str, Any]) -> None:
+        """Import what trials like this one need besides; called in the parent before it forks."""
+        ...
+
     def versions(self) -> Mapping[str, str]: ...
 
     def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:

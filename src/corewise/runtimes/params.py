@@ -37,6 +37,10 @@ def require_point(workload: Workload, params: Mapping[str, Any]) -> None:
         raise Infeasible(
             f"{workload.name} has no mode {params['mode']!r}; it has {', '.join(workload.modes)}"
         )
+    try:
+        workload.work(str(params["mode"]), workload_args(params))
+    except ValueError as problem:
+        raise Infeasible(str(problem)) from problem
 
 
 def require_defaults(params: Mapping[str, Any], names: Iterable[str], why: str) -> None:

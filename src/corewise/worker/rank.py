@@ -162,6 +162,9 @@ def _warm_up(job: Job, trial: Trial, cpus: Sequence[int]) -> tuple[float, WarmUp
         pinning.bind_threads(cpus)
     window = 3 if first_step_s > LONG_STEP_S else 5
     warm_up = WarmUp(protocol.min_warmup_steps, protocol.max_warmup_s, protocol.steady_tolerance, window)
+    if job.agree(first_step_s >= protocol.max_warmup_s):  # one such step was warm-up enough
+        warm_up.add(first_step_s)
+        return first_step_s, warm_up, first_step_s
     recent: list[float] = []
     while True:
         started = time.perf_counter()

@@ -61,6 +61,9 @@ class Zygote:
 
     def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
         """Run the trial once; a result file per rank. False when the control side has gone or said stop."""
+        if self.runtime is not None:
+            with contextlib.suppress(ImportError):  # the rank meets it too, and says what is missing
+                self.runtime.warm_for(trial.params)
         rendezvous = tempfile.mkdtemp(prefix="corewise-")
         oom_kills = _num_oom_kills()
         ranks = [self._fork(trial, r, rendezvous, out_dir, asked_at_ns) for r in range(trial.num_ranks)]

@@ -33,6 +33,9 @@ class NumpyRuntime:
             ) from problem
         import corewise.runtimes.numpy.matmul  # noqa: F401  (compiled once in the parent, not in every rank)
 
+    def warm_for(self, params: Mapping[str, Any]) -> None:
+        """Nothing beyond numpy is needed."""
+
     def versions(self) -> Mapping[str, str]:
         import numpy
 

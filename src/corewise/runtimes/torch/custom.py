@@ -42,11 +42,11 @@ def prepare_custom(params: Mapping[str, Any], context: RankContext, settings: Se
 
 
 def _module_job(made: CustomModule, batch: int, context: RankContext, settings: Settings) -> Job:
-    inputs = tuple(settings.place(x) if isinstance(x, Tensor) else x for x in made.inputs)
-    targets = settings.place(made.targets) if isinstance(made.targets, Tensor) else made.targets
+    inputs, targets = tuple(map(settings.place, made.inputs)), settings.place(made.targets)
 
     def case_for(settings: Settings, group: RankGroup) -> Case:
-        shared_inputs, shared_targets = tuple(map(group.shared, inputs)), group.shared(targets)
+        shared_inputs = tuple(settings.place(group.shared(x)) for x in inputs)
+        shared_targets = group.shared(targets)
         loss = (lambda outputs: custom_loss(outputs, shared_targets)) if settings.training else None
         return Case(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
 

@@ -17,6 +17,20 @@ RESIDUAL_GAIN = 0.1  # near zero as in arXiv 1706.02677, so that deep networks s
 LINEAR_DEVIATION = 0.01  # as AlexNet's authors: the first loss is near the logarithm of the number of classes
 
 
+class Conv2d(nn.Conv2d):
+    """A convolution whose values are drawn later, once."""
+
+    def reset_parameters(self) -> None:
+        return None
+
+
+class Linear(nn.Linear):
+    """A linear layer whose values are drawn later, once."""
+
+    def reset_parameters(self) -> None:
+        return None
+
+
 class Residual(nn.Module):
     """The sum of a body and a shortcut over the same input."""
 
@@ -31,9 +45,7 @@ class Residual(nn.Module):
 
 def build_network(description: layers.Layer, seed: int) -> nn.Module:
     """The module, its values drawn from the seed: equal on all ranks."""
-    with torch.device("meta"):  # no memory is touched until the one true initialisation below
-        network = to_module(description)
-    network.to_empty(device="cpu")
+    network = to_module(description)
     initialise(network, torch.Generator().manual_seed(seed))
     return network
 
@@ -59,7 +71,7 @@ def initialise(network: nn.Module, generator: torch.Generator) -> None:
 
 
 def to_module(layer: layers.Layer) -> nn.Module:
-    """The module of one layer and all within it, on the default device."""
+    """The module of one layer and all within it, its values not yet drawn."""
     try:
         return _BUILDERS[type(layer)](layer)
     except KeyError:
@@ -67,7 +79,7 @@ def to_module(layer: layers.Layer) -> nn.Module:
 
 
 def _conv(layer: layers.Conv) -> nn.Module:
-    return nn.Conv2d(
+    return Conv2d(
         layer.in_channels,
         layer.out_channels,
         layer.kernel,
@@ -86,7 +98,7 @@ def _residual(layer: layers.Residual) -> nn.Module:
 
 _BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
     layers.Conv: _conv,
-    layers.Linear: lambda layer: nn.Linear(layer.in_features, layer.out_features, bias=layer.bias),
+    layers.Linear: lambda layer: Linear(layer.in_features, layer.out_features, bias=layer.bias),
     layers.BatchNorm: lambda layer: nn.BatchNorm2d(layer.channels),
     layers.ReLU: lambda layer: nn.ReLU(inplace=True),
     layers.MaxPool: lambda layer: nn.MaxPool2d(layer.kernel, layer.stride, layer.padding),

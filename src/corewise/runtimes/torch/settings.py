@@ -42,8 +42,10 @@ class Settings:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, AUTOCAST_DTYPES[self.dtype])
 
-    def place(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device, in the dtype and the memory format of the trial."""
+    def place(self, tensor: Any) -> Any:
+        """The tensor on the device, in the dtype and the memory format of the trial; anything else as it is."""
+        if not isinstance(tensor, Tensor):
+            return tensor
         dtype = self.tensor_dtype if tensor.is_floating_point() else None
         tensor = tensor.to(self.device, dtype)
         if self.memory_format == "channels_last" and tensor.dim() == 4:

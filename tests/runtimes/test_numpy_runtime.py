@@ -1,0 +1,141 @@
+"""numpy as a runtime."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corewise.runtimes.base import Infeasible, RankContext, WorkloadError
+from corewise.runtimes.numpy.matmul import MatmulJob
+from corewise.runtimes.registry import find_runtime, list_runtimes
+from corewise.workloads.primitives.matmul import product_error, product_tolerance
+from corewise.workloads.registry import UnknownName
+
+Params = Callable[..., dict[str, Any]]
+
+
+def test_runtimes_are_found_by_name_and_unknown_ones_suggest_the_nearest() -> None:
+    assert {"numpy", "torch"} <= set(list_runtimes())
+    with pytest.raises(UnknownName, match="unknown runtime 'pytorch'; did you mean 'torch'"):
+        find_runtime("pytorch")
+
+
+def test_numpy_tells_its_version_and_its_blas() -> None:
+    versions = find_runtime("numpy").versions()
+    assert versions["numpy"] == np.__version__
+    assert "python" in versions
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("size", "batch"), [(1, 1), (33, 1), (64, 3)])
+def test_a_product_passes_its_check_and_counts_its_samples(
+    params: Params, alone: RankContext, dtype: str, size: int, batch: int
+) -> None:
+    job = find_runtime("numpy").prepare(params(dtype=dtype, size=size, batch=batch), alone)
+    assert job.check().passed
+    job.step()
+    assert job.samples_per_step == batch
+    assert job.facts()["output_dtype"] == dtype
+    assert job.agree(True)
+    assert not job.agree(False)
+    assert job.loss() is None
+    job.close()
+
+
+def test_the_product_is_right() -> None:
+    job = MatmulJob(size=20, batch=2, dtype="float64", seed=3)
+    job.step()
+    assert np.allclose(job._c, np.einsum("bij,bjk->bik", job._a, job._b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("spoil", [lambda c: c * (1 + 1e-3), lambda c: c.astype(np.float16), lambda c: c.T])
+def test_a_wrong_product_fails_its_check(spoil: Callable[[Any], Any]) -> None:
+    random = np.random.default_rng()
+    a, b = random.uniform(-1, 1, (2, 200, 200))
+    x = random.random(200)
+    allowed = product_tolerance(200, 2.0**-24, 2.0**-24)
+    assert product_error(a, b, (a @ b).astype(np.float32), x) <= allowed
+    assert product_error(a, b, spoil(a @ b), x) > allowed
+
+
+def test_one_wrong_element_fails_the_check() -> None:
+    random = np.random.default_rng()
+    a, b = random.uniform(-1, 1, (2, 100, 100))
+    c = a @ b
+    c[17, 4] += 0.5
+    assert product_error(a, b, c, random.random(100)) > product_tolerance(100, 2.0**-24, 2.0**-24)
+
+
+def test_not_a_number_fails_the_check() -> None:
+    job = MatmulJob(size=8, batch=1, dtype="float32", seed=0)
+    job._a[0, 0, 0] = np.nan
+    assert not job.check().passed
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ({"dtype": "bfloat16"}, "no fast product of bfloat16"),
+        ({"device": "cuda"}, "device cuda has no effect"),
+        ({"execution": "compile"}, "execution compile has no effect"),
+        ({"mode": "train"}, "matmul has no mode 'train'"),
+        ({"workload": "resnet18"}, "resnet18 does not run on numpy; it runs on torch"),
+        ({"size": 0}, "size must be a whole number"),
+        ({"width": 3}, "matmul has no parameter 'width'"),
+        ({"batch": 1, "batch_scope": "global", "processes": 2}, "leaves nothing for each of 2 processes"),
+    ],
+)
+def test_a_point_that_does_not_exist_is_infeasible_with_its_reason(
+    params: Params, alone: RankContext, point: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        find_runtime("numpy").prepare(params(**point), alone)
+
+
+def test_a_global_batch_is_split_between_processes(params: Params, alone: RankContext) -> None:
+    job = find_runtime("numpy").prepare(params(size=4, batch=6, batch_scope="global", processes=2), alone)
+    assert job.samples_per_step == 3
+
+
+def test_a_custom_step_is_called_and_counted(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    name = write(
+        "CALLS = []\n"
+        "def make(batch, mode, note):\n"
+        "    step, check = lambda: CALLS.append(note), lambda: (len(CALLS), 0)\n"
+        "    return {'step': step, 'samples_per_step': 2, 'check': check}\n"
+    )
+    job = find_runtime("numpy").prepare(params(workload=name, note="hi"), alone)
+    assert job.check().passed
+    job.step()
+    assert job.samples_per_step == 2
+    assert job.independent
+    assert not job.check().passed  # the call was counted
+
+
+def test_a_custom_step_without_a_check_says_so(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    job = find_runtime("numpy").prepare(
+        params(workload=write("def make(batch, mode): return {'step': dict}")), alone
+    )
+    assert job.check().passed
+    assert job.check().reference == "none given"
+
+
+def test_a_check_that_returns_nonsense_is_the_users_fault(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    name = write("def make(batch, mode): return {'step': dict, 'check': lambda: 'fine'}")
+    with pytest.raises(WorkloadError, match=r"check must return \(error, tolerance\), not 'fine'"):
+        find_runtime("numpy").prepare(params(workload=name), alone).check()
+
+
+def test_a_module_cannot_run_on_numpy(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    name = write("def make(batch, mode): return object(), (1,)")
+    with pytest.raises(WorkloadError, match="needs runtime torch"):
+        find_runtime("numpy").prepare(params(workload=name), alone)
