@@ -205,6 +205,7 @@ def test_a_compiled_module_is_checked_in_the_shape_it_is_compiled_for(
 ) -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compiler processes for one kernel
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     name = write(
         "import torch\n"

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
 
@@ -64,6 +65,8 @@ class ModuleJob:
         verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
         if self._settings.memory_format == "blocked":
             self._module = self._configured  # lets go of the dense weights
+        del case
+        _return_free_memory()
         return verdict
 
     def agree(self, flag: bool) -> bool:
@@ -138,6 +141,13 @@ class TrainJob(ModuleJob):
 
     def loss(self) -> Optional[float]:
         return None if self._last_loss is None else float(self._last_loss)
+
+
+def _return_free_memory() -> None:
+    """Give back what the check used, so that steps find the heap of a fresh process."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def job_for(task: Task, settings: Settings, group: RankGroup) -> Job:

@@ -33,7 +33,7 @@ class MatmulJob:
 
     def _fresh(self, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = torch.float64 if self._settings.dtype == "float64" else torch.float32
-        return torch.rand(shape, generator=self._generator, dtype=dtype) * 2 - 1
+        return torch.empty(shape, dtype=dtype).uniform_(-1, 1, generator=self._generator)
 
     def check(self) -> Check:
         """Freivalds' check of every product of a step."""

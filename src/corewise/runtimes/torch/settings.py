@@ -43,7 +43,7 @@ class Settings:
         return torch.autocast(self.device.type, AUTOCAST_DTYPES[self.dtype])
 
     def place(self, tensor: Any) -> Any:
-        """The tensor on the device, in the dtype and the memory format of the trial; anything else as it is."""
+        """The tensor on the device, in the trial's dtype and memory format; anything else as it is."""
         if not isinstance(tensor, Tensor):
             return tensor
         dtype = self.tensor_dtype if tensor.is_floating_point() else None
