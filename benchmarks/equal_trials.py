@@ -1,10 +1,10 @@
 """Are equal trials called equal, is a planted 5 % slowdown found, and is a co-runner noticed?
 
 One convolution workload is measured again and again. Each trial's processes run one after another, so two
-trials are two occasions; the second of each pair comes half a session after the first, so that the machine has
-had time to drift. The slowdown is one more convolution per twenty: arithmetic, no sleeping. Beside our rule
-stand the fixed 7 % threshold that a well-known model benchmark uses, and a plain t test over pooled steps, on
-the very same data.
+trials are two occasions; the second of each pair comes half a session after the first, so that the machine
+has had time to drift. The slowdown is one more convolution per twenty: arithmetic, no sleeping. Beside our
+rule stand the fixed 7 % threshold that a well-known model benchmark uses, and a plain t test over pooled
+steps, on the very same data.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Seconds from reading a trial to its first sample, beside torchrun and torch.backends.xeon.run_cpu.
 
 All of them run one operator under the same Python, interleaved. Ours is the whole way: read the trial file,
-fork, pin, build, check the numbers, warm up, wait for "go". The peers' is from starting the command to the first
-operator done, with neither check nor warm-up.
+fork, pin, build, check the numbers, warm up, wait for "go". The peers' is from starting the command to the
+first operator done, with neither check nor warm-up.
 """
 
 import argparse

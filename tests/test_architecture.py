@@ -17,7 +17,7 @@ ALL_FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 # Each folder of the control side, with the folders it may import besides itself and the shared nouns.
 CONTROL_IMPORTS = {
-    "spec": {"workloads"},
+    "spec": {"workloads", "runtimes"},
     "machine": {"spec"},
     "stats": set(),
     "store": {"spec", "stats"},

@@ -49,6 +49,7 @@ def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling
         "±",
         "%",
         "step",
+        "eff.",
         "memory",
         "status",
         "trial",
@@ -62,7 +63,7 @@ def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling
 
 def test_a_row_has_rate_interval_step_spread_and_memory(scaling):
     assert row_of(shown(scaling), "4") == [
-        "4", "27.71", "27.43–27.98", "1.0", "2.31", "s", "3.00", "GiB", "ok", "04abcdef",
+        "4", "27.71", "27.43–27.98", "1.0", "2.31", "s", "0.88", "3.00", "GiB", "ok", "04abcdef",
     ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def _columns(table: ResultTable) -> list[_Column]:
         _Column("trial", lambda row: clean(row.trial_id)[:8], drop=4, right=False),
     ]
     if any(row.efficiency is not None for row in table.rows):
-        columns.insert(-3, _Column("efficiency", lambda row: number(row.efficiency), drop=1))
+        columns.insert(-3, _Column("eff.", _efficiency, drop=1))
     if table.mode == "infer":
         columns.insert(-3, _Column("p99", lambda row: duration(row.latency_p99_s), drop=2))
     return columns
@@ -117,6 +117,10 @@ def _interval(row: Row) -> str:
     return f"{number(row.samples_per_s_low)}–{number(row.samples_per_s_high)}"
 
 
+def _efficiency(row: Row) -> str:
+    return "-" if row.efficiency is None else f"{row.efficiency:.2f}"
+
+
 def _standing(row: Row) -> str:
     words = ["best"] if row.is_best else ["≈ best"] if row.may_equal_best else []
     if row.is_disturbed:
@@ -127,9 +131,7 @@ def _standing(row: Row) -> str:
 def _draw_trust(console: Console, table: ResultTable) -> None:
     """Say what the reader must know before believing the figures."""
     if any(row.efficiency is not None for row in table.rows):
-        told = (
-            "efficiency: samples/s per core, over that of the row with the fewest cores and all else equal."
-        )
+        told = "eff.: efficiency, samples/s per core over those of the row with the fewest, all else equal."
         console.print(Text(told, "dim"))
     num_equal = sum(row.may_equal_best for row in table.rows)
     if num_equal:

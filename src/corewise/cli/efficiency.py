@@ -1,7 +1,9 @@
 """How well more cores pay: each trial's efficiency against the narrowest trial of its kind."""
 
 import json
+import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from corewise.spec.record import Record
 from corewise.stats.estimate import Estimate
@@ -36,7 +38,11 @@ def _against(record: Record, base: Record) -> Estimate | None:
     if _width(record) == _width(base):
         return None
     curve = efficiency_curve({_width(base): base_rates, _width(record): rates}, base=_width(base))
-    return next(point.efficiency for point in curve if point.width == _width(record))
+    estimate = next(point.efficiency for point in curve if point.width == _width(record))
+    if estimate is None:
+        return None
+    ratio = statistics.median(rates) / statistics.median(base_rates)  # of the very figures shown beside it
+    return replace(estimate, value=ratio * _width(base) / _width(record))
 
 
 def _rates(record: Record) -> list[float]:

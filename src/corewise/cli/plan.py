@@ -112,9 +112,10 @@ def _print(
     runs = sum(t.protocol.min_runs for t in made.trials)
     most = sum(t.protocol.max_runs for t in made.trials)
     excluded = f", {made.num_excluded} points excluded by constraints" if made.num_excluded else ""
+    trials = "1 trial" if len(made.trials) == 1 else f"{len(made.trials)} trials"
     console.print(
-        f"\n{len(made.trials)} trials, {runs} to {most} runs in fresh processes, {len(made.skipped)} skipped"
-        f"{excluded}; about {spoken(estimate_s)} (a rough guess)."
+        f"\n{trials}, {runs if runs == most else f'{runs} to {most}'} runs in fresh processes, "
+        f"{len(made.skipped)} skipped{excluded}; about {spoken(estimate_s)} (a rough guess)."
     )
     if not commands and write is None:
         console.print("[dim]--commands prints each trial's command; `corewise run` measures them.[/]")

@@ -81,8 +81,9 @@ def _require_framework(made: "Plan") -> None:
     runtime = made.study.runtime
     if runtime in ("torch", "numpy") and runtime not in made.interpreter.packages:
         python = " ".join(made.interpreter.words)
+        wanted = "'corewise[torch]'" if runtime == "torch" else runtime
         raise UserError(
             f"{runtime} is not installed for {python}.\n"
-            f"Install it with: pip install 'corewise[{runtime}]', "
+            f"Install it with: pip install {wanted}, "
             "or name another interpreter with `python:` in the study."
         )

@@ -131,6 +131,7 @@ def _told_params(members: Sequence[Record]) -> dict[int, dict[str, Any]]:
     hosts_differ = _differ(r.machine.get("host_class") for r in members)
     cores_differ = _differ(r.machine.get("allocation_cores") for r in members)
     versions_differ = _differ((r.params.get("runtime"), _version(r)) for r in members)
+    rules_differ = _varying([r.protocol for r in members if r.protocol])
     told: dict[int, dict[str, Any]] = {}
     for record in members:
         params = {name: value for name, value in record.params.items() if name not in _GROUPED_BY}
@@ -140,6 +141,8 @@ def _told_params(members: Sequence[Record]) -> dict[int, dict[str, Any]]:
             params["allocation"] = record.machine.get("allocation_cores")
         if versions_differ:
             params["version"] = _version(record)
+        if rules_differ:
+            params["protocol"] = " ".join(f"{name}={record.protocol.get(name)}" for name in rules_differ)
         told[id(record)] = params
     return told
 

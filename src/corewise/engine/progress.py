@@ -7,6 +7,8 @@ from corewise.spec.run import Run
 from corewise.spec.trial import Trial
 from corewise.store.leases import Lease
 
+JUDGED = ("step_s", "samples_per_s")  # both are reported, so both must be known well enough
+
 
 @dataclass
 class TrialProgress:
@@ -25,7 +27,7 @@ def is_settled(progress: TrialProgress) -> bool:
     runs, protocol = progress.runs, progress.trial.protocol
     if any(run.status != "ok" for run in runs) or len(runs) >= protocol.max_runs:
         return True
-    return len(runs) >= protocol.min_runs and judge(protocol, runs, "step_s").stop
+    return len(runs) >= protocol.min_runs and all(judge(protocol, runs, name).stop for name in JUDGED)
 
 
 def must_repeat(progress: TrialProgress, run: Run) -> bool:

@@ -24,8 +24,10 @@ from corewise.store.leases import Lease, LeaseHeld, acquire
 from corewise.store.store import Store
 
 POLL_OTHERS_S = 5.0
+MAX_TOGETHER = 32  # trials interleaved with each other; the rest is left to other hosts meanwhile
 MAX_PARENT_STARTS = 2  # a warm parent that dies twice under one trial fails the trial
-CANARY_LIMIT = 1.25  # slower than the session's best by this much: the machine itself was slower
+CANARY_LIMIT = 1.25  # slower than is usual in this session by this much: the CPU itself was slower
+MIN_CANARIES = 5  # runs before anything can be called usual
 
 
 class Observer(Protocol):
@@ -56,10 +58,11 @@ class StudyRun:
 
     def __init__(self, plan: Plan, store: Store, observer: Observer, *, retry_failed: bool = False) -> None:
         self.plan, self.store, self.observer = plan, store, observer
-        records = store.records().records
         mine = {t.trial_id for t in plan.trials}
-        old_failures = {r.trial_id for r in records if r.status == "failed" and r.trial_id in mine}
-        self._again = old_failures if retry_failed else set()
+        records = [r for r in store.records().records if r.trial_id in mine]
+        old_failures = {r.trial_id for r in records if r.status == "failed"}
+        possible_now = {r.trial_id for r in records if r.status == "skipped" and not r.runs}
+        self._again = possible_now | (old_failures if retry_failed else set())
         self._num_failed_before = len(old_failures - self._again)
         self.counts = {"ok": 0, "failed": 0, "skipped": 0}
         self._canaries_s: list[float] = []
@@ -106,10 +109,11 @@ class StudyRun:
                 self._append(skipped_record(self.plan, point))
 
     def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat) -> None:
-        """Round after round over all trials, so that drift falls on all of them alike."""
+        """Round after round over the trials at hand, so that drift falls on all of them alike."""
         active: dict[str, TrialProgress] = {}
         while waiting or active:
-            active.update(self._claim(waiting, beating))
+            if not active:
+                active.update(self._claim(waiting, beating))
             if not active:
                 self.observer.waiting(len(waiting))
                 time.sleep(POLL_OTHERS_S)
@@ -125,9 +129,11 @@ class StudyRun:
                         progress.lease.release()
 
     def _claim(self, waiting: dict[str, Trial], beating: Heartbeat) -> dict[str, TrialProgress]:
-        """The waiting trials that nobody else holds, with what earlier runs left of them."""
+        """Some waiting trials that nobody else holds, with what earlier runs left of them."""
         leases: dict[str, Lease] = {}
         for trial_id in waiting:
+            if len(leases) == MAX_TOGETHER:
+                break
             with suppress(LeaseHeld):
                 leases[trial_id] = acquire(self.store.leases_folder, f"trial-{trial_id}", self._who())
         done = self._done_ids() if leases else set()
@@ -193,17 +199,15 @@ class StudyRun:
         raise AssertionError("unreachable")
 
     def _with_canary(self, run: Run) -> Run:
-        """The run, marked when the machine itself was slower than at its best."""
+        """The run, marked when the CPU itself was slower than usual."""
         canary_s = run.metrics.get("canary_s")
         if canary_s is None:
             return run
         self._canaries_s.append(canary_s)
-        ratio = canary_s / statistics.median_low(
-            sorted(self._canaries_s)[: max(1, len(self._canaries_s) // 4)]
-        )
-        if ratio <= CANARY_LIMIT:
+        ratio = canary_s / statistics.median(self._canaries_s)
+        if len(self._canaries_s) < MIN_CANARIES or ratio <= CANARY_LIMIT:
             return run
-        told = f"a fixed loop took {ratio:.2f} times as long as at this session's best"
+        told = f"a fixed loop took {ratio:.2f} times as long as is usual in this session: the CPU was slow"
         return replace(run, disturbances=(*run.disturbances, told))
 
     def _keep(self, progress: TrialProgress, run: Run, index: int) -> None:

@@ -61,6 +61,11 @@ def apply(placement: RankPlacement) -> None:
     left_out = set(placement.cpus) - os.sched_getaffinity(0)
     if left_out:  # the kernel drops CPUs outside the cpuset without a word
         raise OSError(errno.EINVAL, f"CPUs {format_cpu_list(left_out)} are not in this process's cpuset")
+    set_memory_policy(placement)
+
+
+def set_memory_policy(placement: RankPlacement) -> None:
+    """Ask the kernel for the placement's memory policy."""
     _set_memory_policy(placement.memory_policy, placement.memory_nodes)
 
 

@@ -136,7 +136,7 @@ def _numpy(params: Params, here: Circumstances) -> Iterator[str]:
     if params["runtime"] != "numpy":
         return
     for name in _NOT_IN_NUMPY:
-        if params[name] != AXES[name].default:
+        if params[name] != AXES[name].default and (name, params[name]) != ("dtype", "float64"):
             yield f"the numpy runtime has no {name}: {params[name]}; leave it {AXES[name].default or 'null'}"
 
 

@@ -141,6 +141,19 @@ def _one_of(kind: str, words: Sequence[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _known_runtime(word: str) -> str:
+    if word in RUNTIMES:  # the quick way: other packages' runtimes are looked up only when asked for
+        return word
+    from corewise.runtimes.registry import list_runtimes
+
+    known = list_runtimes()
+    if word not in known:
+        raise PydanticCustomError(
+            "told", "{text}", {"text": f"unknown runtime {word!r}; {nearest(word, known)}"}
+        )
+    return word
+
+
 def _told(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The check, its ValueError's text passed on as it stands."""
 
@@ -218,7 +231,7 @@ class StudyFile(_FileModel):
     mode: Annotated[
         list[Annotated[str, _one_of("mode", MODES)]], BeforeValidator(_listed), Field(min_length=1)
     ] = ["infer"]
-    runtime: Annotated[str, _one_of("runtime", RUNTIMES)] = "torch"
+    runtime: Annotated[str, AfterValidator(_known_runtime)] = "torch"
     python: Annotated[str, Field(min_length=1)] | None = None
     prefix: Annotated[list[str], BeforeValidator(_told(_split_prefix))] = []
     axes: Annotated[dict[str, Any], BeforeValidator(_empty_when_absent)] = {}

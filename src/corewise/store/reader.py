@@ -30,8 +30,8 @@ class Damage:
 class ReadResult:
     """What a store holds: one record per trial in the order they finished, and all that was wrong.
 
-    A trial recorded twice counts once: an ok record stands before a failed or skipped one, and of
-    equals the one that finished first. The others are kept as duplicates.
+    A trial recorded twice counts once: an ok record stands before a failed or skipped one; of several ok
+    ones the first to finish stands, of several others the last. The rest are kept as duplicates.
     """
 
     records: tuple[Record, ...]
@@ -88,8 +88,10 @@ def _entries(path: Path, settle_s: float) -> Iterator[Entry]:
             line, offset = line + 1, offset + len(raw)
 
 
-def _standing(record: Record) -> tuple[bool, datetime]:
-    return record.status != "ok", _finished(record)
+def _standing(record: Record) -> tuple[bool, float]:
+    """Good records first, the earliest of them; then the others, the latest of them."""
+    finished = _finished(record).timestamp()
+    return (False, finished) if record.status == "ok" else (True, -finished)
 
 
 def _finished(record: Record) -> datetime:

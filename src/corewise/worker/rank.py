@@ -82,9 +82,10 @@ def _failure(rank: int, problem: BaseException) -> RankResult:
 def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channel) -> RankResult:
     trial, placement = plan.trial, plan.trial.ranks[plan.rank]
     bind = str(trial.params["bind"])
-    if bind != "none":
+    if bind == "none":
+        pinning.set_memory_policy(placement)
+    else:
         pinning.apply(placement)
-    memory.reset_peak()
     runtime = get_runtime()
     context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus))
     began = time.perf_counter()
@@ -94,6 +95,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         channel.send(event="phase", phase="check")
         check = job.check()
         checked = time.perf_counter()
+        memory.reset_peak()  # the check's reference is not the workload's memory
         if not check.passed:
             raise TrialFailed(
                 "check",
@@ -122,8 +124,8 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
             "window_s": sampled.window_s,
             "window_samples": sampled.window_steps * job.samples_per_step,
         }
-        if trial.params["execution"] == "compile":
-            metrics["compile_s"] = max(0.0, first_step_s - expected_s)
+        if trial.params["execution"] != "eager":
+            metrics["compile_s"] = max(0.0, float(facts.get("first_call_s", first_step_s)) - expected_s)
         for name, loss in (("loss_first", first_loss), ("loss", job.loss())):
             if loss is not None:
                 metrics[name] = loss
@@ -132,7 +134,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         facts.update(
             check_reference=check.reference,
             versions=dict(runtime.versions()),
-            warm_up_ended=warm_up.reason,
+            warm_up_ended=warm_up.reason or "time limit",
             independent=job.independent,
         )
         return RankResult(
@@ -144,9 +146,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
             metrics={k: v for k, v in metrics.items() if v == v},
             facts=facts,
             disturbances=tuple(disturbances(probe.metrics, len(placement.cpus), None)),
-            notes=()
-            if warm_up.reason == "steady"
-            else (f"warm-up ended by its {warm_up.reason}, not steady",),
+            notes=() if warm_up.reason == "steady" else ("warm-up ended by its time limit, not steady",),
         )
     finally:
         job.close()
@@ -163,7 +163,6 @@ def _warm_up(job: Job, trial: Trial, cpus: Sequence[int]) -> tuple[float, WarmUp
     window = 3 if first_step_s > LONG_STEP_S else 5
     warm_up = WarmUp(protocol.min_warmup_steps, protocol.max_warmup_s, protocol.steady_tolerance, window)
     if job.agree(first_step_s >= protocol.max_warmup_s):  # one such step was warm-up enough
-        warm_up.add(first_step_s)
         return first_step_s, warm_up, first_step_s
     recent: list[float] = []
     while True:
@@ -183,7 +182,7 @@ def _proofs(job: Job, trial: Trial, rank: int) -> dict[str, Any]:
     astray = pinning.violations(masks, placement.cpus, bind)
     if astray:
         raise TrialFailed("placement", "; ".join(astray))
-    absent = missing_libraries(trial.env)
+    absent = missing_libraries(trial.env, str(trial.params["openmp"]))
     if absent:
         raise TrialFailed("missing", f"asked for but not loaded into the process: {', '.join(absent)}")
     return {
