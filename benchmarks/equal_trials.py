@@ -1,177 +1,157 @@
 """Are equal trials called equal, is a planted 5 % slowdown found, and is a co-runner noticed?
 
-One convolution workload is measured again and again. Each trial's processes run one after another, so two
-trials are two occasions; the second of each pair comes half a session after the first, so that the machine
-has had time to drift. The slowdown is one more convolution per twenty: arithmetic, no sleeping. Beside our
-rule stand the fixed 7 % threshold that a well-known model benchmark uses, and a plain t test over pooled
-steps, on the very same data.
+One convolution workload is measured in many sessions, one after another, each a study of its own run by the
+engine as `corewise run` does: fresh processes, trials interleaved. Half of a session's trials are equal, half
+carry one more convolution per twenty: arithmetic, no sleeping. A pair is a trial of one session and its
+namesake of the next, minutes apart. Beside our rule stand, on the very same data, the fixed 7 % threshold
+that a well-known model benchmark uses and a plain t test over pooled steps. The store is kept: an interrupted
+benchmark goes on when it is started again.
 """
 
 import argparse
-import os
+import itertools
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from measuring import WORKLOADS, keep, machine_line, plan_of
 from scipy.stats import ttest_ind
 
-from corewise.engine.collect import collect_run
-from corewise.engine.progress import TrialProgress, is_settled, must_repeat
-from corewise.engine.warm_parent import ParentPool
-from corewise.spec.run import Run
-from corewise.spec.trial import Trial, to_json, write_json_aside
+from corewise.cli.progress import Silent
+from corewise.engine.run import StudyRun
+from corewise.spec.record import Record
 from corewise.stats.compare import compare
-from corewise.stats.drift import estimate_drift
+from corewise.store.store import Store
 
 STUDY = """
 question: Are equal trials equal?
 workload: {workloads}/convolutions.py:factory
 mode: infer
 runtime: torch
-axes: {{args.repeats: [20, 21]}}
-fixed: {{threads: {threads}, batch: 1, args.occasion: 0}}
-protocol: {{min_runs: {min_runs}, max_runs: {max_runs}, min_sample_s: {sample_s}, min_samples: 20}}
+axes: {{args.repeats: {repeats}, args.occasion: {occasions}}}
+fixed: {{threads: {threads}, batch: 1}}
+protocol: {{min_runs: {min_runs}, max_runs: {max_runs}, target_interval: 0.01, min_sample_s: 0.1,
+           max_repeats_disturbed: {max_repeats}}}
 """
 FIXED_THRESHOLD = 0.07
-NUM_CALIBRATION = 20  # occasions before the pairs, from which the machine's drift is learnt
+TRIALS_A_SESSION = 15  # equal ones; as many slowed ones beside them
+
+Session = dict[tuple[int, int], Record]
 
 
-class Bench:
-    """Measures one trial from its first run to its last."""
-
-    def __init__(self, trials: Sequence[Trial], pool: ParentPool, folder: Path) -> None:
-        self.trials = {int(t.params["args.repeats"]): t for t in trials}
-        self.pool, self.folder = pool, folder
-        self.num = 0
-
-    def measure(self, repeats: int) -> TrialProgress:
-        """One occasion: runs in fresh processes until the protocol is content."""
-        trial = self.trials[repeats]
-        progress = TrialProgress(trial, "")
-        while not is_settled(progress):
-            run = self.run_once(trial)
-            (progress.disturbed if must_repeat(progress, run) else progress.runs).append(run)
-        return progress
-
-    def run_once(self, trial: Trial) -> Run:
-        self.num += 1
-        out_dir = self.folder / str(self.num)
-        out_dir.mkdir()
-        write_json_aside(out_dir / "trial.json", to_json(trial))
-        results = self.pool.get(trial).run(trial, out_dir / "trial.json", out_dir, lambda _phase: None)
-        run = collect_run(trial, results)
-        if run.status != "ok":
-            raise SystemExit(f"a trial failed: {run.reason}")
-        return run
-
-
-def medians(progress: TrialProgress) -> list[float]:
-    return [run.metrics["step_s"] for run in progress.runs]
-
-
-def pooled(progress: TrialProgress) -> list[float]:
-    return [s for run in progress.runs for s in run.samples_s]
-
-
-def verdicts(a: TrialProgress, b: TrialProgress, drift_sd: float, degrees: float) -> dict[str, bool]:
-    """Which rules call B different from A; only "slower" counts as found when a slowdown was planted."""
-    protocol = a.trial.protocol
-    ours = compare(
-        medians(a),
-        medians(b),
-        drift_sd=drift_sd,
-        drift_degrees=degrees,
-        looks=(protocol.min_runs, protocol.max_runs),
+def measure(
+    args: argparse.Namespace, repeats: list[int], occasions: list[int], max_repeats: int = 2
+) -> Session:
+    """One session's records, by (repeats, occasion)."""
+    study = STUDY.format(
+        workloads=WORKLOADS,
+        repeats=repeats,
+        occasions=occasions,
+        threads=args.threads,
+        min_runs=args.min_runs,
+        max_runs=args.max_runs,
+        max_repeats=max_repeats,
     )
+    plan = plan_of(study)
+    store = Store.open(args.store)
+    StudyRun(plan, store, Silent()).execute()
+    mine = {trial.trial_id for trial in plan.trials}
+    records = [r for r in store.records().records if r.trial_id in mine]
+    bad = [r.reason for r in records if r.status != "ok"]
+    if bad:
+        raise SystemExit(f"a trial failed: {bad[0]}")
+    return {(r.params["args.repeats"], r.params["args.occasion"] % TRIALS_A_SESSION): r for r in records}
+
+
+def medians(record: Record) -> list[float]:
+    return [run["metrics"]["step_s"] for run in record.runs]
+
+
+def verdicts(a: Record, b: Record, args: argparse.Namespace) -> dict[str, bool]:
+    """Which rules call B different from A."""
+    ours = compare(medians(a), medians(b), looks=(args.min_runs, args.max_runs))
     ratio = statistics.median(medians(b)) / statistics.median(medians(a))
     return {
         "corewise": ours.verdict in ("faster", "slower"),
-        "corewise, drift unknown": compare(
-            medians(a), medians(b), looks=(protocol.min_runs, protocol.max_runs)
-        ).verdict
-        in ("faster", "slower"),
         "fixed threshold of 7 %": abs(ratio - 1) > FIXED_THRESHOLD,
-        "t test over pooled steps": float(ttest_ind(pooled(a), pooled(b), equal_var=False).pvalue) < 0.05,
+        "t test over pooled steps": float(ttest_ind(a.samples_s, b.samples_s, equal_var=False).pvalue) < 0.05,
     }
 
 
-def co_runner(bench: Bench, num: int) -> tuple[int, int]:
-    """Runs marked as disturbed, of `num` with a busy process on one of the CPUs, and of `num` without."""
-    trial = bench.trials[20]
-    cpu = trial.ranks[0].cpus[-1]
-    with_it = without = 0
-    for _ in range(num):
-        without += bool(bench.run_once(trial).disturbances)
+def co_runner(args: argparse.Namespace) -> dict[str, int]:
+    """Runs marked as disturbed with a busy process on the trial's CPU, and without."""
+    cpu = min(plan_cpus(args))
+    counts = {}
+    for number, name in enumerate(("without", "with")):
         burn = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-        burner = subprocess.Popen([sys.executable, "-c", burn])
+        burner = subprocess.Popen([sys.executable, "-c", burn]) if name == "with" else None
         try:
-            with_it += bool(bench.run_once(trial).disturbances)
+            session = measure(args, [20], [-1 - number], max_repeats=0)
         finally:
-            burner.kill()
-            burner.wait()
-    return with_it, without
+            if burner is not None:
+                burner.kill()
+                burner.wait()
+        [record] = session.values()
+        counts[f"runs_{name}"] = len(record.runs)
+        counts[f"marked_{name}"] = sum(bool(run["disturbances"]) for run in record.runs)
+    return counts
+
+
+def plan_cpus(args: argparse.Namespace) -> tuple[int, ...]:
+    study = STUDY.format(
+        workloads=WORKLOADS,
+        repeats=[20],
+        occasions=[0],
+        threads=args.threads,
+        min_runs=1,
+        max_runs=1,
+        max_repeats=0,
+    )
+    return plan_of(study).trials[0].ranks[0].cpus
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--min-runs", type=int, default=5)
-    parser.add_argument("--max-runs", type=int, default=10)
-    parser.add_argument("--sample-s", type=float, default=0.15)
-    parser.add_argument("--co-runner", type=int, default=10, help="runs with and without a co-runner")
+    parser.add_argument("--min-runs", type=int, default=10)
+    parser.add_argument("--max-runs", type=int, default=20)
+    parser.add_argument("--store", type=Path, default=Path("equal-trials-store"))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    study = STUDY.format(
-        workloads=WORKLOADS,
-        threads=args.threads,
-        min_runs=args.min_runs,
-        max_runs=args.max_runs,
-        sample_s=args.sample_s,
-    )
-    plan = plan_of(study)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        pool = ParentPool(plan.worker, Path(name))
-        bench = Bench(plan.trials, pool, Path(name))
-        calibration = [bench.measure(20) for _ in range(NUM_CALIBRATION)]
-        first = [bench.measure(20) for _ in range(args.pairs)]
-        second = [(bench.measure(20), bench.measure(21)) for _ in range(args.pairs)]
-        marked = co_runner(bench, args.co_runner)
-        pool.close()
-    drift = estimate_drift([medians(p) for p in calibration])
-    equal = [verdicts(a, b, drift.sd or 0.0, drift.degrees) for a, (b, _) in zip(first, second, strict=True)]
-    slower = [verdicts(a, b, drift.sd or 0.0, drift.degrees) for a, (_, b) in zip(first, second, strict=True)]
-    true_ratio = statistics.median(
-        statistics.median(medians(b)) / statistics.median(medians(a)) for a, b in second
-    )
+    sessions: list[Session] = []
+    while len(sessions) * TRIALS_A_SESSION < args.pairs + TRIALS_A_SESSION:
+        first = len(sessions) * TRIALS_A_SESSION
+        sessions.append(measure(args, [20, 21], list(range(first, first + TRIALS_A_SESSION))))
+        print(f"session {len(sessions)} done after {time.monotonic() - began:.0f} s", flush=True)
+    marked = co_runner(args)
+    neighbours = list(itertools.pairwise(sessions))
+    places = [(old, new, k) for old, new in neighbours for k in range(TRIALS_A_SESSION)][: args.pairs]
+    equal = [verdicts(old[20, k], new[20, k], args) for old, new, k in places]
+    slower = [verdicts(old[20, k], new[21, k], args) for old, new, k in places]
+    steps = {
+        n: [statistics.median(medians(s[n, k])) for s in sessions for k in range(TRIALS_A_SESSION)]
+        for n in (20, 21)
+    }
+    planted = statistics.median(b / a for a, b in zip(steps[20], steps[21], strict=True))
     print(machine_line())
-    print(f"{args.pairs} pairs half a session apart, {time.monotonic() - began:.0f} s in all")
-    print(f"planted: one convolution more per twenty; measured side by side {true_ratio - 1:+.2%}")
-    print(f"drift between occasions learnt from {NUM_CALIBRATION}: {(drift.sd or 0.0):.2%}")
+    print(f"{len(places)} pairs, each of one session and the next; {len(sessions)} sessions")
+    print(f"planted: one convolution more per twenty; seen within sessions: {planted - 1:+.2%}")
     print(f"{'rule':28} {'false verdicts':>15} {'slowdowns found':>16}")
     table = {}
     for rule in equal[0]:
-        false_part = statistics.fmean(v[rule] for v in equal)
-        found_part = statistics.fmean(v[rule] for v in slower)
-        table[rule] = {"false": false_part, "found": found_part}
-        print(f"{rule:28} {false_part:15.1%} {found_part:16.1%}")
-    print(f"co-runner: {marked[0]} of {args.co_runner} runs marked with it, {marked[1]} without")
+        table[rule] = {
+            "false": statistics.fmean(v[rule] for v in equal),
+            "found": statistics.fmean(v[rule] for v in slower),
+        }
+        print(f"{rule:28} {table[rule]['false']:15.1%} {table[rule]['found']:16.1%}")
+    print(f"co-runner: {marked['marked_with']} of {marked['runs_with']} runs marked with it, ", end="")
+    print(f"{marked['marked_without']} of {marked['runs_without']} without")
     keep(
-        args.out,
-        table=table,
-        planted_ratio=true_ratio,
-        drift_sd=drift.sd,
-        co_runner={"num": args.co_runner, "marked_with": marked[0], "marked_without": marked[1]},
-        first_s=[medians(a) for a in first],
-        second_s=[medians(b) for b, _ in second],
-        slowed_s=[medians(b) for _, b in second],
-        num_cpus=os.cpu_count(),
+        args.out, table=table, num_pairs=len(places), planted_ratio=planted, co_runner=marked, medians_s=steps
     )
 
 

@@ -5,7 +5,7 @@ import torch
 
 def factory(batch, mode, repeats, occasion):
     convolution = torch.nn.Conv2d(64, 64, 3, padding=1)
-    images = torch.randn(batch, 64, 28, 28)
+    images = torch.randn(batch, 64, 14, 14)
 
     def step():
         with torch.inference_mode():

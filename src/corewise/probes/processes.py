@@ -15,7 +15,10 @@ from typing import Iterable, Mapping, Optional
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")  # the grain of /proc/stat, 10 ms
 
 MAX_OTHER_OF_WALL = 0.05  # a co-runner on one core takes half of it, however many cores the rank has
-MAX_OTHER_OF_CPUS = 0.002  # kernel threads and interrupts take about this much of every core
+MAX_OTHER_OF_CPUS = 0.01  # kernel threads, interrupts and the error of the counters take up to this much
+LEAST_CO_RUNNER = (
+    0.4  # of the wall time: what a co-runner takes of one core, so never let more than this pass
+)
 MIN_TICKS = 3.0  # fewer are within the grain of /proc/stat
 MIN_TICKS_PER_ROOT_CPU = (
     2.0  # each CPU's count is off by up to a tick; these errors add up like a random walk
@@ -79,7 +82,8 @@ def disturbances(
     wall_s, found = metrics["wall_s"], []
     grain_s = TICK_S * max(MIN_TICKS, MIN_TICKS_PER_ROOT_CPU * num_cpus**0.5)
     other_s, steal_s = metrics["other_cpu_s"], metrics["steal_s"]
-    if other_s > max(MAX_OTHER_OF_WALL * wall_s, MAX_OTHER_OF_CPUS * wall_s * num_cpus, grain_s):
+    usual_s = min(MAX_OTHER_OF_CPUS * num_cpus, LEAST_CO_RUNNER) * wall_s
+    if other_s > max(MAX_OTHER_OF_WALL * wall_s, usual_s, grain_s):
         found.append(f"other processes used {other_s:.2f} s of CPU on the rank's CPUs in {wall_s:.2f} s")
     if steal_s > max(MAX_STEAL_OF_CPUS * wall_s * num_cpus, grain_s):
         found.append(f"the hypervisor took {steal_s:.2f} s of CPU from the rank's CPUs in {wall_s:.2f} s")
