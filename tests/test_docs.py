@@ -19,7 +19,7 @@ from corewise.cli.main import app
 from corewise.engine.collect import FAILURE_ORDER
 from corewise.engine.run import CANARY_LIMIT
 from corewise.launcher.environment import CONTROLLED_NAMES, CONTROLLED_PREFIXES
-from corewise.probes.processes import MAX_OTHER_OF_CPUS, MAX_OTHER_OF_WALL, MAX_STEAL_OF_CPUS
+from corewise.probes.processes import LEAST_CO_RUNNER, MAX_OTHER_OF_CPUS, MAX_OTHER_OF_WALL, MAX_STEAL_OF_CPUS
 from corewise.spec.axes import AXES, COUNT_WORDS, Axis, Word
 from corewise.spec.expand import expand
 from corewise.spec.expressions import Expression
@@ -295,7 +295,7 @@ def test_every_variable_that_a_trial_controls_is_named() -> None:
 
 
 def test_the_thresholds_of_disturbance_are_those_of_the_code() -> None:
-    limits = (MAX_OTHER_OF_WALL, MAX_OTHER_OF_CPUS, MAX_STEAL_OF_CPUS)
+    limits = (MAX_OTHER_OF_WALL, MAX_OTHER_OF_CPUS, LEAST_CO_RUNNER, MAX_STEAL_OF_CPUS)
     text = (ROOT / "docs/how-it-measures.md").read_text()
     section = text.partition("## Disturbed runs")[2].partition("\n## ")[0]
     assert [f"{100 * limit:g} %" for limit in limits] == re.findall(r"[\d.]+ %", section)

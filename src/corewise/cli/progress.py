@@ -1,28 +1,39 @@
 """What a person sees while a study runs; drawn between measurements, never beside them."""
 
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corewise.cli.durations import spoken
+from corewise.cli.points import constant_and_varying
 from corewise.spec.record import Record
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import RenderableType
+    from rich.live import Live
 
     from corewise.engine.plan import Plan
     from corewise.engine.run import Observer
 
+ALWAYS_TOLD = ("workload", "mode", "processes", "threads", "batch")
+BAR_WIDTH = 30
 
-def label(params: Mapping[str, Any]) -> str:
-    """A trial in a few words."""
-    shape = f"{params['processes']}×{params['threads']}"
-    return f"{Path(str(params['workload'])).name} {params['mode']} {shape} batch {params['batch']}"
+
+class Labels:
+    """Trials in a few words: the usual five, and what else varies in the study."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        _, varying = constant_and_varying([trial.params for trial in trials])
+        self.others = [name for name in varying if name not in ALWAYS_TOLD]
+
+    def __call__(self, params: Mapping[str, Any]) -> str:
+        shape = f"{params['processes']}×{params['threads']}"
+        words = [Path(str(params["workload"])).name, str(params["mode"]), shape, f"batch {params['batch']}"]
+        return " ".join(words + [f"{n.removeprefix('args.')}={params.get(n)}" for n in self.others])
 
 
 @contextmanager
@@ -31,18 +42,12 @@ def make_observer(plan: "Plan", quiet: bool) -> Iterator["Observer"]:
     if quiet:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(len(plan.trials))
+        yield Lines(plan.trials)
     else:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.live import Live
 
-        columns = (
-            BarColumn(24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
-            TextColumn("{task.description}"),
-        )
-        with Progress(*columns, console=Console(), auto_refresh=False) as progress:
-            yield Bar(progress, plan)
+        with Live(auto_refresh=False, transient=True) as live:
+            yield Bar(live, plan.trials)
 
 
 class Silent:
@@ -57,75 +62,76 @@ class Silent:
 class Lines(Silent):
     """One line per finished trial, for logs."""
 
-    def __init__(self, num_trials: int) -> None:
-        self.num_trials, self.num_done = num_trials, 0
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.label = Labels(trials)
+        self.num_trials, self.num_done = len(trials), 0
 
     def finished(self, record: Record) -> None:
         if record.status == "skipped":
             return
         self.num_done += 1
-        print(f"[{self.num_done}/{self.num_trials}] {label(record.params)}: {told(record)}", flush=True)
+        print(f"[{self.num_done}/{self.num_trials}] {self.label(record.params)}: {told(record)}", flush=True)
 
     def waiting(self, num_trials: int) -> None:
         print(f"waiting for {num_trials} trials that another run holds", flush=True)
 
 
 class Bar(Silent):
-    """A bar with trials done, the best so far and the time left."""
+    """Three lines that stay: how far and how long, what runs, the best so far."""
 
-    def __init__(self, progress: "Progress", plan: "Plan") -> None:
-        self.progress = progress
-        self.num_trials, self.num_done = len(plan.trials), 0
+    def __init__(self, live: "Live", trials: Sequence[Trial]) -> None:
+        self.live, self.label = live, Labels(trials)
+        self.num_trials, self.num_done = len(trials), 0
+        self.min_runs = {t.trial_id: t.protocol.min_runs for t in trials}
+        self.num_runs = dict.fromkeys(self.min_runs, 0)
         self.best: dict[str, tuple[float, str]] = {}
-        self.left = ""
-        total = sum(t.protocol.min_runs for t in plan.trials)
-        self.task = progress.add_task("starting", total=total)
-        self.num_runs: dict[str, int] = {}
-        self.min_runs = {t.trial_id: t.protocol.min_runs for t in plan.trials}
-        self.last_drawn_s = 0.0
+        self.left = self.doing = ""
 
     def started(self, trial: Trial, run_index: int) -> None:
-        self._draw(f"{label(trial.params)}, run {run_index + 1}")
+        self.doing = f"now   {self.label(trial.params)}, run {run_index + 1}"
+        self._draw()
 
     def ran(self, trial: Trial, run: Run, seconds_left: float) -> None:
         self.left = f" · about {spoken(seconds_left)} left"
-        self.num_runs[trial.trial_id] = self.num_runs.get(trial.trial_id, 0) + 1
-        if (
-            run.status == "ok"
-            and not run.disturbances
-            and self.num_runs[trial.trial_id] <= self.min_runs[trial.trial_id]
-        ):
-            self.progress.advance(self.task)
+        self.num_runs[trial.trial_id] += run.status == "ok" and not run.disturbances
 
     def finished(self, record: Record) -> None:
-        from rich.markup import escape
+        from rich.text import Text
 
         if record.status == "skipped":
             return
         self.num_done += 1
+        self.num_runs[record.trial_id] = self.min_runs.get(record.trial_id, 0)
         rate = record.metrics.get("samples_per_s")
         kind = f"{record.params['workload']} {record.params['mode']}"
         if rate is not None and rate > self.best.get(kind, (0.0, ""))[0]:
-            self.best[kind] = (rate, label(record.params))
+            self.best[kind] = (rate, self.label(record.params))
         colour = {"ok": "green", "failed": "red"}[record.status]
-        self.progress.console.print(
-            f"[{colour}]{record.status}[/] {escape(label(record.params))}: {escape(told(record))}"
-        )
+        line = Text.assemble((record.status, colour), f" {self.label(record.params)}: {told(record)}")
+        self.live.console.print(line)
 
     def waiting(self, num_trials: int) -> None:
-        self._draw(f"waiting for {num_trials} trials that another run holds")
+        self.doing = f"waiting for {num_trials} trials that another run holds"
+        self._draw()
 
-    def _draw(self, doing: str) -> None:
-        from rich.markup import escape
+    def _draw(self) -> None:
+        self.live.update(self._lines(), refresh=True)
 
-        now = time.monotonic()
-        if now - self.last_drawn_s < 0.2:
-            return
-        self.last_drawn_s = now
-        best = max(self.best.values(), default=None)
-        shown = f" · best {best[0]:.4g}/s {best[1]}" if best else ""
-        text = f"{self.num_done}/{self.num_trials} trials{self.left}{shown} · {doing}"
-        self.progress.update(self.task, description=escape(text), refresh=True)
+    def _lines(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        total = sum(self.min_runs.values())
+        done = sum(min(num, self.min_runs[name]) for name, num in self.num_runs.items())
+        first = Table.grid(padding=(0, 1))
+        counts = f"{self.num_done}/{self.num_trials} trials · {done}/{total} runs{self.left}"
+        first.add_row(ProgressBar(total=total, completed=done, width=BAR_WIDTH), Text(counts))
+        lines = [Text(self.doing, no_wrap=True, overflow="ellipsis")]
+        for rate, label in self.best.values():
+            lines.append(Text(f"best  {label}: {rate:.4g} samples/s", no_wrap=True, overflow="ellipsis"))
+        return Group(first, *lines)
 
 
 def told(record: Record) -> str:
