@@ -13,6 +13,7 @@ from typing import Protocol
 from corewise.engine.collect import collect_run
 from corewise.engine.estimate import run_estimate_s
 from corewise.engine.heartbeat import Heartbeat
+from corewise.engine.neighbours import Neighbours
 from corewise.engine.plan import Plan
 from corewise.engine.progress import TrialProgress, is_settled, must_repeat
 from corewise.engine.recording import skipped_record, trial_record
@@ -190,13 +191,22 @@ class StudyRun:
             out_dir.mkdir(parents=True)
             try:
                 trial_file = self.store.trial_file(trial.trial_id)
-                results = pool.get(trial).run(trial, trial_file, out_dir, lambda _phase: None)
-                return self._with_canary(collect_run(trial, results))
+                parent = pool.get(trial)
+                with Neighbours(self._idle_cpus(trial)) as beside:
+                    results = parent.run(trial, trial_file, out_dir, lambda _phase: None)
+                run = collect_run(trial, results)
+                return self._with_canary(replace(run, disturbances=(*run.disturbances, *beside.told)))
             except ParentFailed as problem:
                 pool.drop(trial)
                 if problem.kind != "crash" or attempt + 1 == MAX_PARENT_STARTS:
                     return Run(status="failed", kind=problem.kind, reason=str(problem))
         raise AssertionError("unreachable")
+
+    def _idle_cpus(self, trial: Trial) -> set[int]:
+        if trial.params["bind"] == "none":
+            return set()
+        used = {cpu for rank in trial.ranks for cpu in rank.cpus}
+        return set(self.plan.host.allocation.cpus) - used
 
     def _with_canary(self, run: Run) -> Run:
         """The run, marked when the CPU itself was slower than usual."""

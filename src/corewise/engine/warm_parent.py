@@ -176,6 +176,7 @@ class ParentPool:
             cpus = () if trial.params["bind"] == "none" else trial.ranks[0].cpus
             parent = WarmParent(key, cpus, self.worker, self.log_dir / f"parent-{os.getpid()}.log")
         self._parents[key] = parent
+        parent.wait_until_warm()
         return parent
 
     def drop(self, trial: Trial) -> None:
