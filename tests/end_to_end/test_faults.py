@@ -108,6 +108,69 @@ def factory(batch, mode):
     assert "SIGKILL" in record["reason"]
 
 
+def test_a_crash_is_noticed_even_when_a_child_of_the_rank_lives_on(bench: Bench) -> None:
+    body = """
+import os, signal, time
+def factory(batch, mode):
+    def step():
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return {"step": step, "samples_per_step": 1}
+"""
+    done = bench.corewise("run", one_step_study(bench, body), "--store", "store", timeout=30)
+    assert done.returncode == 1
+    [record] = bench.records()
+    assert "SIGSEGV" in record["reason"]
+
+
+def test_a_real_time_signal_is_told_by_its_number(bench: Bench) -> None:
+    body = """
+import os
+def factory(batch, mode):
+    return {"step": lambda: os.kill(os.getpid(), 40), "samples_per_step": 1}
+"""
+    bench.corewise("run", one_step_study(bench, body), "--store", "store")
+    [record] = bench.records()
+    assert "signal 40" in record["reason"]
+
+
+def test_a_workload_that_changes_its_folder_still_leaves_its_result(bench: Bench) -> None:
+    body = """
+import os
+def factory(batch, mode):
+    os.chdir("/")
+    return {"step": lambda: None, "samples_per_step": 1}
+"""
+    done = bench.corewise("run", one_step_study(bench, body), "--store", "store")
+    assert done.returncode == 0, bench.records()[0]["reason"]
+
+
+def test_failed_trials_run_again_when_asked_and_a_good_record_stands(bench: Bench) -> None:
+    body = """
+import os
+def factory(batch, mode):
+    if not os.path.exists("mended"):
+        raise OSError("not yet")
+    return {"step": lambda: None, "samples_per_step": 1}
+"""
+    study = one_step_study(bench, body)
+    assert bench.corewise("run", study, "--store", "store").returncode == 1
+    (bench.folder / "mended").touch()
+    assert bench.corewise("run", study, "--store", "store").returncode == 1  # recorded is recorded
+    assert bench.corewise("run", study, "--store", "store", "--retry-failed").returncode == 0
+    assert [r["status"] for r in bench.records()] == ["ok"]
+
+
+def test_a_study_with_no_possible_point_is_the_users_mistake(bench: Bench) -> None:
+    study = one_step_study(bench, OWN % FAULTS, "axes: {args.fault: [fine]}")
+    done = bench.corewise("run", study, "--store", "store", "--set", "threads=99999")
+    assert done.returncode == 2
+    assert "99999" in done.stderr
+    assert not (bench.folder / "store").exists()
+
+
 def test_what_a_workload_prints_does_not_disturb_the_control_pipe(bench: Bench) -> None:
     body = """
 import os, sys

@@ -183,7 +183,7 @@ def test_throttling_is_read_from_cgroups(
 
 
 def test_a_quiet_interval_has_no_disturbance() -> None:
-    assert disturbances(QUIET, 16, 1.05) == []
+    assert disturbances(QUIET, 16) == []
 
 
 @pytest.mark.parametrize("num_cpus", [1, 2, 16, 128])
@@ -204,10 +204,3 @@ def test_steal_beyond_two_per_cent_of_the_cpus_is_a_disturbance() -> None:
     assert disturbances({**QUIET, "steal_s": 0.35}, 16) == [
         "the hypervisor took 0.35 s of CPU from the rank's CPUs in 1.00 s"
     ]
-
-
-def test_a_slow_canary_is_a_disturbance() -> None:
-    assert disturbances(QUIET, 1, 1.25) == [
-        "a fixed loop ran 1.25 times slower than at its best: the CPU slowed down"
-    ]
-    assert disturbances(QUIET, 1, None) == []

@@ -137,7 +137,7 @@ def _draw_trust(console: Console, table: ResultTable) -> None:
     if num_equal:
         others = "1 other row" if num_equal == 1 else f"{num_equal} other rows"
         console.print(
-            Text(f"≈ best: the interval of {others} meets the best one's: no proven difference.", "dim")
+            Text(f"≈ best: {others} cannot be told from the best one: no difference is shown.", "dim")
         )
     disturbed = [clean(row.trial_id)[:8] for row in table.rows if row.is_disturbed]
     if disturbed:

@@ -8,6 +8,7 @@ import typer
 
 from corewise import __version__
 from corewise.cli.doctor import doctor
+from corewise.cli.exit_codes import INTERRUPTED, USER_MISTAKE
 from corewise.cli.export import export
 from corewise.cli.list import list_
 from corewise.cli.plan import plan
@@ -15,9 +16,6 @@ from corewise.cli.run import run
 from corewise.cli.show import show
 from corewise.cli.status import status
 from corewise.spec.errors import UserError
-
-USER_MISTAKE = 2
-INTERRUPTED = 130
 
 app = typer.Typer(
     help="Measure, explain and improve how deep-learning and HPC workloads run on this machine.",

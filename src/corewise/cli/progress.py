@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from corewise.engine.plan import Plan
     from corewise.engine.run import Observer
 
 ALWAYS_TOLD = ("workload", "mode", "processes", "threads", "batch")
@@ -37,22 +36,23 @@ class Labels:
 
 
 @contextmanager
-def make_observer(plan: "Plan", quiet: bool) -> Iterator["Observer"]:
+def make_observer(quiet: bool) -> Iterator["Observer"]:
     """An observer for this terminal: a live bar, plain lines, or silence."""
     if quiet:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(plan.trials)
+        yield Lines()
     else:
         from rich.live import Live
 
         with Live(auto_refresh=False, transient=True) as live:
-            yield Bar(live, plan.trials)
+            yield Bar(live)
 
 
 class Silent:
     """Says nothing."""
 
+    def planned(self, trials: Sequence[Trial]) -> None: ...
     def started(self, trial: Trial, run_index: int) -> None: ...
     def ran(self, trial: Trial, run: Run, seconds_left: float) -> None: ...
     def finished(self, record: Record) -> None: ...
@@ -62,12 +62,12 @@ class Silent:
 class Lines(Silent):
     """One line per finished trial, for logs."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
+    def planned(self, trials: Sequence[Trial]) -> None:
         self.label = Labels(trials)
         self.num_trials, self.num_done = len(trials), 0
 
     def finished(self, record: Record) -> None:
-        if record.status == "skipped":
+        if not record.runs:  # skipped when planning
             return
         self.num_done += 1
         print(f"[{self.num_done}/{self.num_trials}] {self.label(record.params)}: {told(record)}", flush=True)
@@ -79,13 +79,16 @@ class Lines(Silent):
 class Bar(Silent):
     """Three lines that stay: how far and how long, what runs, the best so far."""
 
-    def __init__(self, live: "Live", trials: Sequence[Trial]) -> None:
-        self.live, self.label = live, Labels(trials)
+    def __init__(self, live: "Live") -> None:
+        self.live = live
+        self.best: dict[str, tuple[float, str]] = {}
+        self.left = self.doing = ""
+
+    def planned(self, trials: Sequence[Trial]) -> None:
+        self.label = Labels(trials)
         self.num_trials, self.num_done = len(trials), 0
         self.min_runs = {t.trial_id: t.protocol.min_runs for t in trials}
         self.num_runs = dict.fromkeys(self.min_runs, 0)
-        self.best: dict[str, tuple[float, str]] = {}
-        self.left = self.doing = ""
 
     def started(self, trial: Trial, run_index: int) -> None:
         self.doing = f"now   {self.label(trial.params)}, run {run_index + 1}"
@@ -98,7 +101,7 @@ class Bar(Silent):
     def finished(self, record: Record) -> None:
         from rich.text import Text
 
-        if record.status == "skipped":
+        if not record.runs:  # skipped when planning
             return
         self.num_done += 1
         self.num_runs[record.trial_id] = self.min_runs.get(record.trial_id, 0)
@@ -106,7 +109,7 @@ class Bar(Silent):
         kind = f"{record.params['workload']} {record.params['mode']}"
         if rate is not None and rate > self.best.get(kind, (0.0, ""))[0]:
             self.best[kind] = (rate, self.label(record.params))
-        colour = {"ok": "green", "failed": "red"}[record.status]
+        colour = {"ok": "green", "failed": "red"}.get(record.status, "yellow")
         line = Text.assemble((record.status, colour), f" {self.label(record.params)}: {told(record)}")
         self.live.console.print(line)
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
 from corewise.cli.plan import SetOption, StudyArgument
 from corewise.spec.errors import UserError
 
 if TYPE_CHECKING:
     from corewise.engine.plan import Plan
-
-SOME_FAILED = 1
-INTERRUPTED = 130
 
 
 def run(
@@ -50,10 +48,11 @@ def run(
     from corewise.store.store import Store
 
     made = make_plan(load_study(study, overrides or []))
+    _require_trials(made)
     _require_framework(made)
     kept = Store.open(store, create=True)
     signal.signal(signal.SIGTERM, _interrupt)
-    with make_observer(made, quiet=quiet or as_json) as observer:
+    with make_observer(quiet=quiet or as_json) as observer:
         try:
             outcome = StudyRun(made, kept, observer, retry_failed=retry_failed).execute()
         except KeyboardInterrupt:
@@ -74,6 +73,15 @@ def run(
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _require_trials(made: "Plan") -> None:
+    """A study none of whose points can exist here is the user's to mend."""
+    if not made.trials:
+        reasons = "\n".join(f"  {reason}" for reason in dict.fromkeys(s.reason for s in made.skipped))
+        raise UserError(
+            f"{made.study.path}: none of its {len(made.skipped)} points can be measured here:\n{reasons}"
+        )
 
 
 def _require_framework(made: "Plan") -> None:

@@ -31,7 +31,7 @@ def show(
 ) -> None:
     """Show the results: a table for each workload and mode, the best row marked, failures below.
 
-    Only the parameters that vary have a column. Rows whose interval meets the best one's are marked ≈ best.
+    Only the parameters that vary have a column. Rows that cannot be told from the best are marked ≈ best.
 
     Examples:
 

@@ -10,8 +10,10 @@ from corewise.cli.efficiency import efficiencies
 from corewise.spec.axes import AXES
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.record import Record
+from corewise.stats.compare import compare
 from corewise.stats.estimate import Estimate
 
+MIN_RUNS_TO_COMPARE = 2
 _GROUPED_BY = ("workload", "mode")
 # Worth saying even when they have their usual value.
 _ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
@@ -36,7 +38,7 @@ class Row:
     is_disturbed: bool  # a run that counts was disturbed
     efficiency: float | None = None  # against the narrowest trial of its kind; None where widths do not vary
     is_best: bool = False
-    may_equal_best: bool = False  # its interval meets the best one's
+    may_equal_best: bool = False  # no difference from the best one is shown
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _table(key: tuple[str, ...], members: Sequence[Record], sort: str | None) ->
     constant = {n: v for n, v in told[id((measured or members)[0])].items() if n not in varying}
     per_core = efficiencies(measured)
     rows = [_row(r, {n: told[id(r)].get(n) for n in varying}, per_core) for r in measured]
-    rows = _ranked(_sorted_rows(rows, measured, varying, sort))
+    rows = _ranked(_sorted_rows(rows, measured, varying, sort), {r.trial_id: r for r in measured})
     return ResultTable(
         study=study,
         question=next((r.question for r in members if r.question), ""),
@@ -176,7 +178,7 @@ def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estim
     )
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
+def _ranked(rows: Sequence[Row], records: Mapping[str, Record]) -> list[Row]:
     """The rows with the fastest of each task marked, and those that cannot be told from it.
 
     A workload's own parameters (args.NAME) make another task: samples of another size do not compare.
@@ -189,7 +191,7 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         fastest = best.get(_task(row))
         is_best = row is fastest and row.samples_per_s is not None
-        meets = fastest is not None and row is not fastest and _meet(row, fastest)
+        meets = fastest is not None and row is not fastest and _alike(records, row, fastest)
         marked.append(replace(row, is_best=is_best, may_equal_best=meets))
     return marked
 
@@ -202,9 +204,19 @@ def _rate(row: Row) -> float:
     return -math.inf if row.samples_per_s is None else row.samples_per_s
 
 
-def _meet(row: Row, fastest: Row) -> bool:
-    high, low = row.samples_per_s_high, fastest.samples_per_s_low
-    return high is not None and low is not None and high >= low
+def _alike(records: Mapping[str, Record], row: Row, fastest: Row) -> bool:
+    """True when their runs show no difference: Welch's test, corrected for looking while they were made."""
+    times = [_times_per_sample(records[one.trial_id]) for one in (fastest, row)]
+    if min(len(each) for each in times) < MIN_RUNS_TO_COMPARE:
+        return False
+    protocol = records[fastest.trial_id].protocol
+    looks = (int(protocol.get("min_runs", 1)), int(protocol.get("max_runs", 1)))
+    return compare(*times, looks=looks if looks[1] > looks[0] else None).verdict not in ("faster", "slower")
+
+
+def _times_per_sample(record: Record) -> list[float]:
+    rates = [run.get("metrics", {}).get("samples_per_s") for run in record.runs]
+    return [1.0 / rate for rate in rates if rate]
 
 
 def _sorted_rows(

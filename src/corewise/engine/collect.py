@@ -12,6 +12,9 @@ from corewise.stats.sequential import Decision, should_stop
 from corewise.stats.variance import variance_components
 
 SUMMED = ("peak_memory_bytes", "window_samples")  # over ranks; everything else takes the worst rank
+JUDGED = ("step_s", "samples_per_s")  # both are reported, so both must be known well enough
+# Over runs; the first run compiles, later ones may find its result in the trial's cache.
+WORST = ("peak_memory_bytes", "peak_rss_bytes", "compile_s")
 FAILURE_ORDER = ("memory", "crash", "exit", "check", "placement", "factory", "missing", "infeasible", "error")
 
 
@@ -41,8 +44,8 @@ def record_metrics(trial: Trial, runs: Sequence[Run]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name in sorted({name for run in runs for name in run.metrics}):
         values = [run.metrics[name] for run in runs if name in run.metrics]
-        metrics[name] = max(values) if name.startswith("peak_") else statistics.median(values)
-    for name in ("step_s", "samples_per_s"):
+        metrics[name] = max(values) if name in WORST else statistics.median(values)
+    for name in JUDGED:
         estimate = judge(trial.protocol, runs, name).interval
         if estimate is None:
             continue
@@ -72,6 +75,8 @@ def judge(protocol: Protocol, runs: Sequence[Run], name: str) -> Decision:
 def _rank_facts(trial: Trial, result: RankResult) -> dict[str, Any]:
     facts: dict[str, Any] = {"rank": result.rank, "cpus": list(trial.ranks[result.rank].cpus), **result.facts}
     facts["steps_per_sample"] = result.steps_per_sample
+    if trial.num_ranks > 1:  # of a single rank, the run's own figures are these
+        facts["samples_s"], facts["metrics"] = list(result.samples_s), dict(result.metrics)
     if result.notes:
         facts["notes"] = list(result.notes)
     if result.traceback:
@@ -79,9 +84,10 @@ def _rank_facts(trial: Trial, result: RankResult) -> dict[str, Any]:
     return facts
 
 
-def _telling(result: RankResult) -> int:
-    """Failures that explain others come first."""
-    return FAILURE_ORDER.index(result.kind) if result.kind in FAILURE_ORDER else len(FAILURE_ORDER)
+def _telling(result: RankResult) -> tuple[int, bool]:
+    """Failures that explain others come first; a lost connection is what the others see of one."""
+    order = FAILURE_ORDER.index(result.kind) if result.kind in FAILURE_ORDER else len(FAILURE_ORDER)
+    return order, any(word in result.reason.lower() for word in ("connection", "gloo", "peer"))
 
 
 def _in_step(results: Sequence[RankResult]) -> bool:
@@ -106,7 +112,7 @@ def _run_metrics(trial: Trial, results: Sequence[RankResult], samples_s: Sequenc
     if slow_s is not None:
         metrics["latency_p99_s"] = slow_s
     per_step = sum(r.samples_per_step for r in results)
-    if trial.params["mode"] == "infer":
+    if trial.params["mode"] == "infer" or (len(results) > 1 and not _in_step(results)):
         metrics["samples_per_s"] = sum(r.metrics["window_samples"] / r.metrics["window_s"] for r in results)
     else:
         metrics["samples_per_s"] = per_step / step_s

@@ -85,7 +85,7 @@ def interpreter_words(study: Study) -> tuple[str, ...]:
     return (*study.prefix, study.python or sys.executable)
 
 
-def probe_interpreter(words: Sequence[str], worker: Path) -> Interpreter:
+def probe_interpreter(words: Sequence[str], worker: Path, environment: Mapping[str, str]) -> Interpreter:
     """Versions under an interpreter, read by running it; nothing is imported there."""
     command = probe_command(words, worker)
     shown = " ".join(words)
@@ -96,7 +96,7 @@ def probe_interpreter(words: Sequence[str], worker: Path) -> Interpreter:
             text=True,
             timeout=PROBE_LIMIT_S,
             check=False,
-            env=inherited_environment(os.environ),
+            env={**inherited_environment(os.environ), **environment},
         )
     except OSError as problem:
         raise UserError(f"cannot start the study's interpreter `{shown}`: {problem.strerror}") from problem
@@ -109,9 +109,12 @@ def probe_interpreter(words: Sequence[str], worker: Path) -> Interpreter:
         return Interpreter(tuple(words), told["python"], told["prefix"], told["packages"])
     except (ValueError, KeyError) as problem:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        advice = "It must be Python 3.9 or newer."
+        if len(words) > 1:
+            advice += f" Behind a prefix, name the Python found there: `python: python3`, not {words[-1]}."
         raise UserError(
             f"the study's interpreter `{shown}` cannot run Corewise's worker "
-            f"(exit {done.returncode}): {last}\nIt must be Python 3.9 or newer."
+            f"(exit {done.returncode}): {last}\n{advice}"
         ) from problem
 
 

@@ -8,6 +8,7 @@ from types import TracebackType
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 MAX_BUSY_CPUS = 0.25  # more work than this beside a run takes memory bandwidth and cache from it
+MAX_BUSY_PART = 0.01  # of many idle CPUs the system itself uses this much
 
 
 class Neighbours:
@@ -29,8 +30,9 @@ class Neighbours:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         busy_s, wall_s = self._busy_s() - self._before_s, time.monotonic() - self._began_s
-        if self._cpus and wall_s > 0 and busy_s > max(MAX_BUSY_CPUS * wall_s, 5 * TICK_S):
-            num = len(self._cpus)
+        num = len(self._cpus)
+        limit_s = max(max(MAX_BUSY_CPUS, MAX_BUSY_PART * num) * wall_s, 5 * TICK_S)
+        if self._cpus and wall_s > 0 and busy_s > limit_s:
             self.told = (
                 f"other processes kept {busy_s / wall_s:.1f} of the {num} idle CPUs of the allocation busy",
             )

@@ -29,6 +29,7 @@ from corewise.workloads.custom import is_custom, source_hash
 from corewise.workloads.registry import find_workload
 
 ID_LENGTH = 16
+BUILT_IN_WORKLOAD = "matmul"  # any of ours: their hash is that of all our workloads and runtimes
 FRAMEWORK_PACKAGES = {"torch": ("torch",), "numpy": ("numpy",)}
 
 
@@ -58,7 +59,7 @@ def make_plan(study: Study, host: Host | None = None) -> Plan:
     """The plan of a study on this machine."""
     host = host or read_host()
     worker = build_worker()
-    interpreter = probe_interpreter(interpreter_words(study), worker)
+    interpreter = probe_interpreter(interpreter_words(study), worker, study.environment)
     libraries = preloadable_libraries(interpreter)
     hints = {name: install_hint(name) for name in PRELOADABLE}
     expansion = expand(study, planning_view(host, libraries), hints=hints)
@@ -90,8 +91,8 @@ def trial_identity(
         "schema": SCHEMA_VERSION,
         "params": {**params, "workload": name},
         "protocol": asdict(protocol),
-        "source": source_hash(workload),
-        "python": interpreter.version,
+        "source": [source_hash(workload), source_hash(BUILT_IN_WORKLOAD)],
+        "python": [*interpreter.words[:-1], interpreter.version],
         "framework": _framework_versions(str(params["runtime"]), interpreter),
         "host_class": host.class_hash,
         "allocation": host.allocation_shape(),

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from corewise.engine.collect import judge
+from corewise.engine.collect import JUDGED, judge
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial
 from corewise.store.leases import Lease
-
-JUDGED = ("step_s", "samples_per_s")  # both are reported, so both must be known well enough
 
 
 @dataclass

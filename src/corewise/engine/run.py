@@ -1,11 +1,12 @@
 """plan -> launch -> collect -> store, interleaved over rounds, going on where an earlier run stopped."""
 
+import errno
 import json
 import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -17,7 +18,7 @@ from corewise.engine.neighbours import Neighbours
 from corewise.engine.plan import Plan
 from corewise.engine.progress import TrialProgress, is_settled, must_repeat
 from corewise.engine.recording import skipped_record, trial_record
-from corewise.engine.warm_parent import ParentFailed, ParentPool
+from corewise.engine.warm_parent import MAX_PARENTS, ParentFailed, ParentKey, ParentPool
 from corewise.spec.record import Record, utc_now
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial, to_json, write_json_aside
@@ -34,6 +35,7 @@ MIN_CANARIES = 5  # runs before anything can be called usual
 class Observer(Protocol):
     """Who watches a run; every call comes between measurements."""
 
+    def planned(self, trials: Sequence[Trial]) -> None: ...
     def started(self, trial: Trial, run_index: int) -> None: ...
     def ran(self, trial: Trial, run: Run, seconds_left: float) -> None: ...
     def finished(self, record: Record) -> None: ...
@@ -62,17 +64,20 @@ class StudyRun:
         mine = {t.trial_id for t in plan.trials}
         records = [r for r in store.records().records if r.trial_id in mine]
         old_failures = {r.trial_id for r in records if r.status == "failed"}
+        skipped = {r.trial_id for r in records if r.status == "skipped"}
         possible_now = {r.trial_id for r in records if r.status == "skipped" and not r.runs}
-        self._again = possible_now | (old_failures if retry_failed else set())
+        self._again = old_failures | skipped if retry_failed else possible_now
         self._num_failed_before = len(old_failures - self._again)
         self.counts = {"ok": 0, "failed": 0, "skipped": 0}
-        self._canaries_s: list[float] = []
+        self._canaries_s: dict[tuple[int, bool], list[float]] = {}
         self._rng = random.Random(plan.study.name)
 
     def execute(self) -> Outcome:
         """Run what is missing; every trial leaves exactly one record."""
         try:
             return self._execute()
+        except BrokenPipeError:  # whoever watched has gone, as in `corewise run STUDY | head`
+            raise
         except OSError as problem:  # a full disk, a lost mount: what is recorded is safe
             raise self.store.write_error(problem) from problem
 
@@ -89,9 +94,10 @@ class StudyRun:
             for folder in (logs, self.store.path / "trials"):
                 folder.mkdir(exist_ok=True)
             pool = ParentPool(self.plan.worker, logs)
-            stack.callback(pool.kill)
+            stack.callback(pool.close)
+            self._clear_finished_work()
+            self.observer.planned(list(mine.values()))
             self._run_rounds(mine, pool, beating)
-            pool.close()
         num_failed = self.counts["failed"] + self._num_failed_before
         return Outcome(
             self.counts["ok"], num_failed, self.counts["skipped"], already - self._num_failed_before
@@ -99,6 +105,11 @@ class StudyRun:
 
     def _who(self) -> dict[str, str]:
         return {"study": self.plan.study.name}
+
+    def _clear_finished_work(self) -> None:
+        """Remove what a kill between a record and its cleaning left behind."""
+        for trial_id in self._done_ids().intersection(self.store.work_ids()):
+            shutil.rmtree(self.store.work_dir(trial_id), ignore_errors=True)
 
     def _done_ids(self) -> set[str]:
         return self.store.done_ids() - self._again
@@ -123,7 +134,7 @@ class StudyRun:
             self._rng.shuffle(order)
             for trial_id in order:
                 progress = active[trial_id]
-                if self._step(progress, pool, lambda: self._seconds_left(active)):
+                if self._step(progress, pool, lambda: self._seconds_left(active, waiting)):
                     del active[trial_id]
                     if progress.lease is not None:
                         beating.drop(progress.lease)
@@ -132,8 +143,10 @@ class StudyRun:
     def _claim(self, waiting: dict[str, Trial], beating: Heartbeat) -> dict[str, TrialProgress]:
         """Some waiting trials that nobody else holds, with what earlier runs left of them."""
         leases: dict[str, Lease] = {}
-        for trial_id in waiting:
-            if len(leases) == MAX_TOGETHER:
+        kinds: set[ParentKey] = set()
+        for trial_id, trial in waiting.items():
+            kinds.add(ParentKey.of(trial))
+            if len(leases) == MAX_TOGETHER or len(kinds) > MAX_PARENTS:  # else parents start again and again
                 break
             with suppress(LeaseHeld):
                 leases[trial_id] = acquire(self.store.leases_folder, f"trial-{trial_id}", self._who())
@@ -150,6 +163,8 @@ class StudyRun:
 
     def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
         folder = self.store.work_dir(trial.trial_id)
+        if trial.trial_id in self._again:
+            shutil.rmtree(folder, ignore_errors=True)  # of the run that failed
         folder.mkdir(parents=True, exist_ok=True)
         write_json_aside(self.store.trial_file(trial.trial_id), to_json(trial))
         progress = TrialProgress(trial, utc_now(), lease=lease)
@@ -195,7 +210,10 @@ class StudyRun:
                 with Neighbours(self._idle_cpus(trial)) as beside:
                     results = parent.run(trial, trial_file, out_dir, lambda _phase: None)
                 run = collect_run(trial, results)
-                return self._with_canary(replace(run, disturbances=(*run.disturbances, *beside.told)))
+                if run.kind == "disk":
+                    raise OSError(errno.ENOSPC, run.reason)
+                run = replace(run, disturbances=(*run.disturbances, *beside.told))
+                return self._with_canary(trial, run)
             except ParentFailed as problem:
                 pool.drop(trial)
                 if problem.kind != "crash" or attempt + 1 == MAX_PARENT_STARTS:
@@ -203,21 +221,24 @@ class StudyRun:
         raise AssertionError("unreachable")
 
     def _idle_cpus(self, trial: Trial) -> set[int]:
-        if trial.params["bind"] == "none":
+        """CPUs that are ours and that nobody should use now; reserved cores are the system's."""
+        if trial.params["bind"] == "none" or int(trial.params["reserved_cores"]) > 0:
             return set()
         used = {cpu for rank in trial.ranks for cpu in rank.cpus}
         return set(self.plan.host.allocation.cpus) - used
 
-    def _with_canary(self, run: Run) -> Run:
+    def _with_canary(self, trial: Trial, run: Run) -> Run:
         """The run, marked when the CPU itself was slower than usual."""
         canary_s = run.metrics.get("canary_s")
         if canary_s is None:
             return run
-        self._canaries_s.append(canary_s)
-        ratio = canary_s / statistics.median(self._canaries_s)
-        if len(self._canaries_s) < MIN_CANARIES or ratio <= CANARY_LIMIT:
+        shape = (sum(len(rank.cpus) for rank in trial.ranks), bool(trial.params["smt"]))
+        usual_s = self._canaries_s.setdefault(shape, [])  # the more cores are at work, the lower their clock
+        usual_s.append(canary_s)
+        ratio = canary_s / statistics.median(usual_s)
+        if len(usual_s) < MIN_CANARIES or ratio <= CANARY_LIMIT:
             return run
-        told = f"a fixed loop took {ratio:.2f} times as long as is usual in this session: the CPU was slow"
+        told = f"a fixed loop took {ratio:.2f} times as long as is usual here: the CPU was slow"
         return replace(run, disturbances=(*run.disturbances, told))
 
     def _keep(self, progress: TrialProgress, run: Run, index: int) -> None:
@@ -234,9 +255,9 @@ class StudyRun:
         self.counts[record.status] += 1
         self.observer.finished(record)
 
-    def _seconds_left(self, active: dict[str, TrialProgress]) -> float:
+    def _seconds_left(self, active: dict[str, TrialProgress], waiting: dict[str, Trial]) -> float:
         """Seconds the rest is likely to take, from the runs so far."""
-        total = 0.0
+        total = sum(run_estimate_s(trial) * trial.protocol.min_runs for trial in waiting.values())
         for progress in active.values():
             missing = max(0, progress.trial.protocol.min_runs - len(progress.runs))
             one_s = statistics.fmean(progress.run_s) if progress.run_s else run_estimate_s(progress.trial)

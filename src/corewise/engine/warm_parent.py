@@ -16,10 +16,12 @@ from corewise.launcher.environment import inherited_environment
 from corewise.launcher.local import serve_command
 from corewise.spec.trial import RankResult, Trial, rank_result_from_json
 from corewise.worker.channel import Channel
+from corewise.worker.signals import signal_name
 
 START_LIMIT_S = 180.0  # importing a framework from a slow network file system
 ANSWER_GRACE_S = 10.0  # beyond the run's own limit, before the parent itself is taken for hung
 LOG_TAIL_BYTES = 2000
+MAX_PARENTS = 12  # kept warm at a time; each holds a framework in memory
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class ParentKey:
     runtime: str
     num_cpus: int
     cold: bool
+    confined: bool
 
     @classmethod
     def of(cls, trial: Trial) -> "ParentKey":
@@ -41,6 +44,7 @@ class ParentKey:
             str(trial.params["runtime"]),
             len(trial.ranks[0].cpus),
             trial.protocol.start == "fresh",
+            trial.params["bind"] != "none",
         )
 
 
@@ -121,7 +125,7 @@ class WarmParent:
 
     def _why_dead(self) -> str:
         code = self.process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        how = signal_name(-code) if code < 0 else f"exit code {code}"
         tail = ""
         with suppress(OSError):
             tail = self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
@@ -162,9 +166,10 @@ def read_result(path: Path, rank: int) -> RankResult:
 class ParentPool:
     """Warm parents kept for reuse, the least recently used one ended first."""
 
-    def __init__(self, worker: Path, log_dir: Path, max_parents: int = 12) -> None:
+    def __init__(self, worker: Path, log_dir: Path, max_parents: int = MAX_PARENTS) -> None:
         self.worker, self.log_dir, self.max_parents = worker, log_dir, max_parents
         self._parents: dict[ParentKey, WarmParent] = {}
+        self._num_started = 0
 
     def get(self, trial: Trial) -> WarmParent:
         """The warm parent for this trial, started if need be."""
@@ -173,8 +178,9 @@ class ParentPool:
         if parent is None or parent.process.poll() is not None:
             while len(self._parents) >= self.max_parents:
                 self._parents.pop(next(iter(self._parents))).close()
-            cpus = () if trial.params["bind"] == "none" else trial.ranks[0].cpus
-            parent = WarmParent(key, cpus, self.worker, self.log_dir / f"parent-{os.getpid()}.log")
+            self._num_started += 1
+            log_file = self.log_dir / f"parent-{os.getpid()}-{self._num_started}.log"
+            parent = WarmParent(key, trial.ranks[0].cpus if key.confined else (), self.worker, log_file)
         self._parents[key] = parent
         parent.wait_until_warm()
         return parent

@@ -33,8 +33,19 @@ def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
     digest = hashlib.sha256()
     for path, data in sources:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
-    folder = cache or default_cache()
-    target = folder / f"worker-{digest.hexdigest()[:16]}.pyz"
+    name = f"worker-{digest.hexdigest()[:16]}.pyz"
+    try:
+        return _built(cache or default_cache(), name, sources)
+    except OSError:
+        if cache is not None:
+            raise
+    return _built(
+        Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}", name, sources
+    )  # no home, or read-only
+
+
+def _built(folder: Path, name: str, sources: list[tuple[Path, bytes]]) -> Path:
+    target = folder / name
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _write_zip(target, sources)

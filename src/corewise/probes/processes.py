@@ -24,7 +24,6 @@ MIN_TICKS_PER_ROOT_CPU = (
     2.0  # each CPU's count is off by up to a tick; these errors add up like a random walk
 )
 MAX_STEAL_OF_CPUS = 0.02  # below it, the neighbours of a virtual machine are not felt
-MAX_CANARY_RATIO = 1.10  # a slowdown of the CPU itself: frequency, heat, a busy SMT sibling
 
 _Counts = Mapping[str, float]
 
@@ -72,13 +71,8 @@ class Disturbance:
         }
 
 
-def disturbances(
-    metrics: Mapping[str, float], num_cpus: int, canary_ratio: Optional[float] = None
-) -> list[str]:
-    """Sentences saying what disturbed the interval; empty when nothing did.
-
-    `canary_ratio` is the canary's time over its best, or None when it was not run.
-    """
+def disturbances(metrics: Mapping[str, float], num_cpus: int) -> list[str]:
+    """Sentences saying what disturbed the interval; empty when nothing did."""
     wall_s, found = metrics["wall_s"], []
     grain_s = TICK_S * max(MIN_TICKS, MIN_TICKS_PER_ROOT_CPU * num_cpus**0.5)
     other_s, steal_s = metrics["other_cpu_s"], metrics["steal_s"]
@@ -90,10 +84,6 @@ def disturbances(
     if metrics["throttled_periods"] > 0 or metrics["throttled_s"] > 0:
         periods = f"{metrics['throttled_periods']:.0f} periods, {metrics['throttled_s']:.2f} s"
         found.append(f"the CPU quota of the cgroup throttled the process ({periods})")
-    if canary_ratio is not None and canary_ratio > MAX_CANARY_RATIO:
-        found.append(
-            f"a fixed loop ran {canary_ratio:.2f} times slower than at its best: the CPU slowed down"
-        )
     return found
 
 

@@ -42,6 +42,7 @@ class RankContext:
     num_ranks: int
     rendezvous: str  # a folder of this trial's own, on this node
     num_cpus: int
+    cache: str = ""  # a folder that the runs of one trial share, for what a compiler leaves
 
 
 class Job(Protocol):

@@ -59,7 +59,7 @@ class Store:
         """The folder in which a trial works while it runs; not made here."""
         if not _TRIAL_ID.fullmatch(trial_id):
             raise ValueError(f"{trial_id!r} is no trial id")
-        return self.path / "work" / trial_id
+        return self.path.absolute() / "work" / trial_id
 
     def trial_file(self, trial_id: str) -> Path:
         """Where a trial's own file is kept, so that its command can be run by hand; not made here."""

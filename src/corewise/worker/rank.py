@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import os
 import time
 import traceback
@@ -52,7 +53,12 @@ def run_rank(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         result = _measure(plan, get_runtime, channel)
     except BaseException as problem:  # a failure is a result too, SystemExit included
         result = _failure(plan.rank, problem)
-    write_json_aside(plan.result_file, to_json(result))
+    try:
+        write_json_aside(plan.result_file, to_json(result))
+    except (TypeError, ValueError) as problem:  # facts of a plug-in that JSON cannot hold
+        write_json_aside(
+            plan.result_file, to_json(failed(plan.rank, "error", f"not a JSON result: {problem}"))
+        )
 
 
 def failed(rank: int, kind: str, reason: str, log_tail: str = "") -> RankResult:
@@ -87,7 +93,8 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
     else:
         pinning.apply(placement)
     runtime = get_runtime()
-    context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus))
+    cache = str(plan.result_file.parent.parent / "cache")
+    context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus), cache)
     began = time.perf_counter()
     job = runtime.prepare(trial.params, context)
     prepared = time.perf_counter()
@@ -143,13 +150,20 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
             samples_s=tuple(sampled.samples_s),
             steps_per_sample=sampled.steps_per_sample,
             samples_per_step=float(job.samples_per_step),
-            metrics={k: v for k, v in metrics.items() if v == v},
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             facts=facts,
-            disturbances=tuple(disturbances(probe.metrics, len(placement.cpus), None)),
+            disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(placement.cpus))),
             notes=() if warm_up.reason == "steady" else ("warm-up ended by its time limit, not steady",),
         )
     finally:
         job.close()
+
+
+def _of_others(trial: Trial, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """The metrics without what cannot be told from other ranks, which then use the same CPUs."""
+    cpus = [cpu for rank in trial.ranks for cpu in rank.cpus]
+    shared = len(set(cpus)) < len(cpus) or trial.params["bind"] == "none"
+    return {**metrics, "other_cpu_s": 0.0} if shared else metrics
 
 
 def _warm_up(job: Job, trial: Trial, cpus: Sequence[int]) -> tuple[float, WarmUp, float]:

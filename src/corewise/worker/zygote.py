@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from corewise.machine import pinning
-from corewise.runtimes.base import Runtime
+from corewise.runtimes.base import MissingPart, Runtime
 from corewise.runtimes.registry import find_runtime
 from corewise.spec.trial import Trial, to_json, trial_from_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.rank import RankPlan, failed, run_rank
 from corewise.worker.sampling import decide
+from corewise.worker.signals import signal_name
 
 GRACE_S = 2.0  # what the others get to finish once one rank has failed
 LOG_TAIL_BYTES = 4000
+DISK_EXIT = 74  # sysexits.h: the result could not be written
 
 
 class _Rank:
@@ -40,6 +42,20 @@ class _Rank:
         self.ready: Optional[Mapping[str, Any]] = None
         self.killed_for: Optional[tuple[str, str]] = None  # kind and reason
         self.wait_status: Optional[int] = None
+        self.gone = False
+        self.watched_fds: list[int] = []
+
+    def open_watches(self, stack: contextlib.ExitStack) -> list[int]:
+        """Descriptors that become readable when the rank speaks or dies.
+
+        Death is watched for itself, since a grandchild may hold the pipe open.
+        """
+        self.watched_fds = [self.channel.read_fd]
+        with contextlib.suppress(OSError, AttributeError):  # a kernel before 5.3
+            death_fd = os.pidfd_open(self.pid)
+            stack.callback(os.close, death_fd)
+            self.watched_fds.append(death_fd)
+        return self.watched_fds
 
     def kill(self, kind: str, reason: str) -> None:
         if self.wait_status is None and self.killed_for is None:
@@ -62,7 +78,7 @@ class Zygote:
     def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
         """Run the trial once; a result file per rank. False when the control side has gone or said stop."""
         if self.runtime is not None:
-            with contextlib.suppress(ImportError):  # the rank meets it too, and says what is missing
+            with contextlib.suppress(ImportError, MissingPart):  # the rank meets it too, and says what
                 self.runtime.warm_for(trial.params)
         rendezvous = tempfile.mkdtemp(prefix="corewise-")
         oom_kills = _num_oom_kills()
@@ -101,6 +117,8 @@ class Zygote:
                     log_file,
                 )
                 code = 0
+            except OSError:
+                code = DISK_EXIT
             finally:
                 os._exit(code)
         os.close(to_child[0])
@@ -130,28 +148,35 @@ class Zygote:
         return runtime
 
     def _watch(self, ranks: list[_Rank], trial: Trial, control: Optional[Channel]) -> bool:
+        """True when all ranks have ended; False when the control side has gone or said stop."""
         deadline = time.monotonic() + trial.protocol.timeout_s
         grace_until: Optional[float] = None
-        with selectors.DefaultSelector() as selector:
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             for rank in ranks:
-                selector.register(rank.channel.read_fd, selectors.EVENT_READ, rank)
+                for fd in rank.open_watches(stack):
+                    selector.register(fd, selectors.EVENT_READ, rank)
             if control is not None:
                 selector.register(control.read_fd, selectors.EVENT_READ, control)
-            while any(not r.channel.closed for r in ranks):
+            while not all(rank.gone for rank in ranks):
                 until = deadline if grace_until is None else min(deadline, grace_until)
-                events = selector.select(max(0.0, until - time.monotonic()))
-                for key, _ in events:
-                    if key.data is control and control is not None:
-                        if any(m["cmd"] == "stop" for m in control.receive_available()) or control.closed:
+                for key, _ in selector.select(max(0.0, until - time.monotonic())):
+                    if isinstance(key.data, Channel):
+                        if any(m["cmd"] == "stop" for m in key.data.receive_available()) or key.data.closed:
                             return False
-                    elif self._hear(key.data, ranks, trial, control):
-                        selector.unregister(key.data.channel.read_fd)
-                        if len(ranks) > 1 and not _succeeded(key.data):
+                        continue
+                    rank = key.data
+                    dead = key.fd != rank.channel.read_fd
+                    if not rank.gone and (dead or self._hear(rank, ranks, trial, control)):
+                        rank.gone = True
+                        for fd in rank.watched_fds:
+                            selector.unregister(fd)
+                        if len(ranks) > 1 and not _succeeded(rank):
                             grace_until = grace_until or time.monotonic() + GRACE_S
                 now = time.monotonic()
                 if now >= deadline:
                     limit = f"no result within {trial.protocol.timeout_s:g} s (protocol.timeout_s); killed"
                     _kill_all(ranks, "timeout", limit)
+                    deadline = now + GRACE_S  # to see them die, not to spin
                 elif grace_until is not None and now >= grace_until:
                     grace_until = None
                     _kill_all(ranks, "peer", "another rank of this run failed")
@@ -204,7 +229,7 @@ def _succeeded(rank: _Rank) -> bool:
 
 def _kill_all(ranks: list[_Rank], kind: str, reason: str) -> None:
     for rank in ranks:
-        if not rank.channel.closed:
+        if not rank.gone:
             rank.kill(kind, reason)
 
 
@@ -247,11 +272,13 @@ def _post_mortem(rank: _Rank, oom_killed: bool) -> Any:
         return failed(rank.rank, rank.killed_for[0], rank.killed_for[1], tail)
     status = rank.wait_status or 0
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
+        name = signal_name(os.WTERMSIG(status))
         if name == "SIGKILL" and oom_killed:
             return failed(rank.rank, "memory", "out of memory: the kernel killed the rank", tail)
         return failed(rank.rank, "crash", f"the rank was killed by {name}", tail)
     code = os.WEXITSTATUS(status)
+    if code == DISK_EXIT:
+        return failed(rank.rank, "disk", "the rank could not write its result", tail)
     return failed(rank.rank, "exit", f"the rank ended with exit code {code} and left no result", tail)
 
 

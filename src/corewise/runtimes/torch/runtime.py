@@ -6,6 +6,7 @@ Measured side: standard library and torch only, Python 3.9. torch is imported wh
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import re
 from typing import Any, Mapping, cast
@@ -83,6 +84,8 @@ class TorchRuntime:
         from corewise.runtimes.torch.settings import apply_to_process, read_settings
 
         apply_to_process(params)
+        if params["execution"] == "compile" and context.cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = context.cache  # an older trial's code is no compile time
         name = str(params["workload"])
         if is_custom(name):
             from corewise.runtimes.torch.custom import prepare_custom
