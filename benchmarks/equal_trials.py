@@ -22,6 +22,7 @@ from corewise.cli.progress import Silent
 from corewise.engine.run import StudyRun
 from corewise.spec.record import Record
 from corewise.stats.compare import compare
+from corewise.stats.occasions import compare_occasions
 from corewise.store.store import Store
 
 STUDY = """
@@ -75,10 +76,13 @@ def medians(record: Record) -> list[float]:
 
 def verdicts(a: Record, b: Record, args: argparse.Namespace) -> dict[str, bool]:
     """Which rules call B different from A."""
-    ours = compare(medians(a), medians(b), looks=(args.min_runs, args.max_runs))
+    looks = (args.min_runs, args.max_runs)
+    ours = compare_occasions(medians(a), medians(b), looks=looks)
+    student = compare(medians(a), medians(b), looks=looks)
     ratio = statistics.median(medians(b)) / statistics.median(medians(a))
     return {
         "corewise": ours.verdict in ("faster", "slower"),
+        "Welch over process medians": student.verdict in ("faster", "slower"),
         "fixed threshold of 7 %": abs(ratio - 1) > FIXED_THRESHOLD,
         "t test over pooled steps": float(ttest_ind(a.samples_s, b.samples_s, equal_var=False).pvalue) < 0.05,
     }
