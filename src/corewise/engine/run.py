@@ -28,7 +28,7 @@ from corewise.store.store import Store
 POLL_OTHERS_S = 5.0
 MAX_TOGETHER = 32  # trials interleaved with each other; the rest is left to other hosts meanwhile
 MAX_PARENT_STARTS = 2  # a warm parent that dies twice under one trial fails the trial
-CANARY_LIMIT = 1.25  # slower than is usual in this session by this much: the CPU itself was slower
+CANARY_LIMIT = 1.25  # slower than is usual here by this much: the CPU itself was slow
 MIN_CANARIES = 5  # runs before anything can be called usual
 
 
