@@ -74,18 +74,22 @@ def medians(record: Record) -> list[float]:
     return [run["metrics"]["step_s"] for run in record.runs]
 
 
-def verdicts(a: Record, b: Record, args: argparse.Namespace) -> dict[str, bool]:
-    """Which rules call B different from A."""
+def verdicts(a: Record, b: Record, args: argparse.Namespace) -> dict[str, str]:
+    """What each rule says of B against A: faster, slower or same."""
     looks = (args.min_runs, args.max_runs)
-    ours = compare_occasions(medians(a), medians(b), looks=looks)
-    student = compare(medians(a), medians(b), looks=looks)
     ratio = statistics.median(medians(b)) / statistics.median(medians(a))
+    pooled = float(ttest_ind(a.samples_s, b.samples_s, equal_var=False).pvalue)
+    pooled_ratio = statistics.fmean(b.samples_s) / statistics.fmean(a.samples_s)
     return {
-        "corewise": ours.verdict in ("faster", "slower"),
-        "Welch over process medians": student.verdict in ("faster", "slower"),
-        "fixed threshold of 7 %": abs(ratio - 1) > FIXED_THRESHOLD,
-        "t test over pooled steps": float(ttest_ind(a.samples_s, b.samples_s, equal_var=False).pvalue) < 0.05,
+        "corewise": compare_occasions(medians(a), medians(b), looks=looks).verdict,
+        "Welch over process medians": compare(medians(a), medians(b), looks=looks).verdict,
+        "fixed threshold of 7 %": direction(ratio, abs(ratio - 1) > FIXED_THRESHOLD),
+        "t test over pooled steps": direction(pooled_ratio, pooled < 0.05),
     }
+
+
+def direction(ratio: float, different: bool) -> str:
+    return ("slower" if ratio > 1 else "faster") if different else "same"
 
 
 def co_runner(args: argparse.Namespace) -> dict[str, int]:
@@ -155,8 +159,8 @@ def main() -> None:
     table = {}
     for rule in equal[0]:
         table[rule] = {
-            "false": statistics.fmean(v[rule] for v in equal),
-            "found": statistics.fmean(v[rule] for v in slower),
+            "false": statistics.fmean(v[rule] in ("faster", "slower") for v in equal),
+            "found": statistics.fmean(v[rule] == "slower" for v in slower),
         }
         print(f"{rule:28} {table[rule]['false']:15.1%} {table[rule]['found']:16.1%}")
     print(f"co-runner: {marked['marked_with']} of {marked['runs_with']} runs marked with it, ", end="")
