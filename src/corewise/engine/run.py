@@ -1,12 +1,11 @@
 """plan -> launch -> collect -> store, interleaved over rounds, going on where an earlier run stopped."""
 
 import errno
-import json
 import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -17,9 +16,10 @@ from corewise.engine.heartbeat import Heartbeat
 from corewise.engine.neighbours import Neighbours
 from corewise.engine.plan import Plan
 from corewise.engine.progress import TrialProgress, is_settled, must_repeat
+from corewise.engine.provisional import earlier_runs
 from corewise.engine.recording import skipped_record, trial_record
 from corewise.engine.warm_parent import MAX_PARENTS, ParentFailed, ParentKey, ParentPool
-from corewise.spec.record import Record, utc_now
+from corewise.spec.record import Record
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial, to_json, write_json_aside
 from corewise.store.leases import Lease, LeaseHeld, acquire
@@ -61,13 +61,14 @@ class StudyRun:
 
     def __init__(self, plan: Plan, store: Store, observer: Observer, *, retry_failed: bool = False) -> None:
         self.plan, self.store, self.observer = plan, store, observer
-        mine = {t.trial_id for t in plan.trials}
-        records = [r for r in store.records().records if r.trial_id in mine]
+        self._planned_ids = {t.trial_id for t in plan.trials}
+        self._own_failures: set[str] = set()
+        records = [r for r in store.records().records if r.trial_id in self._planned_ids]
         old_failures = {r.trial_id for r in records if r.status == "failed"}
         skipped = {r.trial_id for r in records if r.status == "skipped"}
         possible_now = {r.trial_id for r in records if r.status == "skipped" and not r.runs}
         self._again = old_failures | skipped if retry_failed else possible_now
-        self._num_failed_before = len(old_failures - self._again)
+        self._old_end = {r.trial_id: r.finished_at for r in records if r.trial_id in self._again}
         self.counts = {"ok": 0, "failed": 0, "skipped": 0}
         self._canaries_s: dict[tuple[int, bool], list[float]] = {}
         self._rng = random.Random(plan.study.name)
@@ -89,7 +90,8 @@ class StudyRun:
             stack.callback(beating.stop)
             self._record_skipped()
             mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in self._done_ids()}
-            already = len(self.plan.trials) - len(mine)
+            before = {t.trial_id for t in self.plan.trials} - mine.keys()
+            already = len(before)
             logs = self.store.path / "logs"
             for folder in (logs, self.store.path / "trials"):
                 folder.mkdir(exist_ok=True)
@@ -98,10 +100,20 @@ class StudyRun:
             self._clear_finished_work()
             self.observer.planned(list(mine.values()))
             self._run_rounds(mine, pool, beating)
-        num_failed = self.counts["failed"] + self._num_failed_before
-        return Outcome(
-            self.counts["ok"], num_failed, self.counts["skipped"], already - self._num_failed_before
-        )
+        elsewhere = self._failed_elsewhere()
+        num_failed = self.counts["failed"] + len(elsewhere)
+        done_before = already - len(elsewhere & before)
+        return Outcome(self.counts["ok"], num_failed, self.counts["skipped"], done_before)
+
+    def _failed_elsewhere(self) -> set[str]:
+        """Trials of the study whose record says failed and was written by an earlier run or another host."""
+        return {
+            r.trial_id
+            for r in self.store.records().records
+            if r.status == "failed"
+            and r.trial_id in self._planned_ids
+            and r.trial_id not in self._own_failures
+        }
 
     def _who(self) -> dict[str, str]:
         return {"study": self.plan.study.name}
@@ -150,6 +162,7 @@ class StudyRun:
                 break
             with suppress(LeaseHeld):
                 leases[trial_id] = acquire(self.store.leases_folder, f"trial-{trial_id}", self._who())
+        self._forget_mended(leases)
         done = self._done_ids() if leases else set()
         claimed: dict[str, TrialProgress] = {}
         for trial_id, lease in leases.items():
@@ -161,18 +174,20 @@ class StudyRun:
                 claimed[trial_id] = self._resume(trial, lease)
         return claimed
 
+    def _forget_mended(self, held: Iterable[str]) -> None:
+        """What another host has retried since this run began is not to be tried again."""
+        again = self._again.intersection(held)
+        if again:
+            ended = {r.trial_id: r.finished_at for r in self.store.records().records if r.trial_id in again}
+            self._again -= {each for each in again if ended.get(each) != self._old_end[each]}
+
     def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
         folder = self.store.work_dir(trial.trial_id)
         if trial.trial_id in self._again:
             shutil.rmtree(folder, ignore_errors=True)  # of the run that failed
         folder.mkdir(parents=True, exist_ok=True)
         write_json_aside(self.store.trial_file(trial.trial_id), to_json(trial))
-        progress = TrialProgress(trial, utc_now(), lease=lease)
-        for path in sorted(folder.glob("run-*.json")):
-            with suppress(OSError, ValueError):
-                run = Run.from_json(json.loads(path.read_text(encoding="utf-8")))
-                (progress.disturbed if path.name.endswith("-disturbed.json") else progress.runs).append(run)
-        return progress
+        return replace(earlier_runs(folder, trial), lease=lease)
 
     def _step(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
         """One more run of the trial; True when the trial has its record."""
@@ -253,6 +268,8 @@ class StudyRun:
     def _append(self, record: Record) -> None:
         self.store.append(record)
         self.counts[record.status] += 1
+        if record.status == "failed":
+            self._own_failures.add(record.trial_id)
         self.observer.finished(record)
 
     def _seconds_left(self, active: dict[str, TrialProgress], waiting: dict[str, Trial]) -> float:
