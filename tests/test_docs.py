@@ -232,7 +232,7 @@ def test_every_metric_of_a_record_is_explained(own_run: Path) -> None:
 
 def test_every_kind_of_failure_is_explained() -> None:
     explained = {name for row in table("how-it-measures.md", "kind") for name in quoted(row[0])}
-    sources = ("worker/rank.py", "worker/zygote.py", "engine/warm_parent.py")
+    sources = ("worker/rank.py", "worker/zygote.py", "worker/serve.py", "worker/held.py", "engine/warm_parent.py")
     text = "".join((ROOT / "src/corewise" / source).read_text() for source in sources)
     written = {first or second for first, second in FAILURE.findall(text)}
     assert {*FAILURE_ORDER, *written} == explained

@@ -21,7 +21,8 @@ workload: own.py:factory
 mode: infer
 runtime: numpy
 fixed: {threads: 1, batch: 1}
-protocol: {min_runs: 2, max_runs: 2, min_samples: 2, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60}
+protocol: {min_runs: 2, max_runs: 2, min_samples: 2, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60,
+           max_repeats_disturbed: 0}
 """
 OWN = """
 import os

@@ -105,6 +105,14 @@ class WarmParent:
         self._next(limit, on_phase)
         return [read_result(out_dir / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
 
+    def hold(self, trial_file: Path, folder: Path) -> int:
+        """The process id of the keeper of a new held run, whose named pipes lie in `folder`."""
+        self.wait_until_warm()
+        asked_at_ns = time.monotonic_ns()
+        self.channel.send(cmd="hold", trial=str(trial_file), out=str(folder), asked_at_ns=asked_at_ns)
+        message = self._next(time.monotonic() + START_LIMIT_S, lambda _phase: None)
+        return int(str(message["pid"]))
+
     def _next(self, limit: float, on_phase: Callable[[str], None]) -> dict[str, object]:
         """The next message that is not a phase; sleeps in the kernel meanwhile."""
         with selectors.DefaultSelector() as selector:

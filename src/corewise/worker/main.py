@@ -93,7 +93,7 @@ def unset_variables(wanted: Mapping[str, str], actual: Mapping[str, str]) -> lis
 
 
 def _serve(runtime: str, cpus: Sequence[int], warm: bool) -> int:
-    from corewise.worker.zygote import serve
+    from corewise.worker.serve import serve
 
     control = Channel(os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDONLY)

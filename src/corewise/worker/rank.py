@@ -21,10 +21,11 @@ from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, Ru
 from corewise.spec.trial import RankResult, Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.libraries import missing_libraries
-from corewise.worker.sampling import Go, Sampled, sample
+from corewise.worker.sampling import Go, sample
 from corewise.worker.steady import WarmUp
 
 MIN_WARM_UP_S = 0.01  # steps of microseconds: caches and clock have not settled after a dozen
+STEPS_AFTER_PAUSE = 1
 LONG_STEP_S = 0.1  # from here on two windows of three steps say enough
 
 
@@ -45,6 +46,12 @@ class RankPlan:
     rendezvous: str
     result_file: Path
     asked_at_ns: int  # when the engine read the trial, on the machine's monotonic clock
+    held: bool = False  # kept alive between samplings, each told by the control side
+
+
+def segment_file(result_file: Path, number: int) -> Path:
+    """Where a rank with this result file leaves its sampling of this number, from 0."""
+    return result_file.with_suffix(f".{number}.json")
 
 
 def run_rank(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channel) -> None:
@@ -114,47 +121,30 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         facts = _proofs(job, trial, plan.rank)
         first_loss = job.loss()
         gc.collect()
-        sampled, probe, canary_s = _sample_when_told(plan, job, channel, expected_s)
-        metrics = {
-            **memory.read_memory(),
-            **probe.metrics,
-            "check_error": check.error,
-            "prepare_s": prepared - began,
-            "check_s": checked - prepared,
-            "first_step_s": first_step_s,
-            "warmup_s": warm_up.total_s,
-            "num_warmup_steps": float(warm_up.num_steps),
-            "canary_s": canary_s,
-            "start_s": (sampled.started_ns - plan.asked_at_ns) / 1e9,
-            "num_steps": float(sampled.num_steps),
-            "minor_faults_per_step": probe.metrics.get("minor_faults", 0.0) / max(1, sampled.num_steps),
-            "window_s": sampled.window_s,
-            "window_samples": sampled.window_steps * job.samples_per_step,
-        }
-        if trial.params["execution"] != "eager":
-            metrics["compile_s"] = max(0.0, float(facts.get("first_call_s", first_step_s)) - expected_s)
-        for name, loss in (("loss_first", first_loss), ("loss", job.loss())):
-            if loss is not None:
-                metrics[name] = loss
-        if "loss" in metrics and not abs(metrics["loss"]) < float("inf"):
-            raise TrialFailed("check", f"the training loss became {metrics['loss']} during sampling")
-        facts.update(
-            check_reference=check.reference,
-            versions=dict(runtime.versions()),
-            warm_up_ended=warm_up.reason or "time limit",
-            independent=job.independent,
-        )
-        return RankResult(
-            status="ok",
-            rank=plan.rank,
-            samples_s=tuple(sampled.samples_s),
-            steps_per_sample=sampled.steps_per_sample,
-            samples_per_step=float(job.samples_per_step),
-            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-            facts=facts,
-            disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(placement.cpus))),
+        before = _BeforeSampling(
+            expected_s=expected_s,
+            metrics={
+                "check_error": check.error,
+                "prepare_s": prepared - began,
+                "check_s": checked - prepared,
+                "first_step_s": first_step_s,
+                "warmup_s": warm_up.total_s,
+                "num_warmup_steps": float(warm_up.num_steps),
+                **_compile_time(trial, facts, first_step_s, expected_s),
+            },
+            first_loss=first_loss,
+            facts={
+                **facts,
+                "check_reference": check.reference,
+                "versions": dict(runtime.versions()),
+                "warm_up_ended": warm_up.reason or "time limit",
+                "independent": job.independent,
+            },
             notes=() if warm_up.reason == "steady" else ("warm-up ended by its time limit, not steady",),
         )
+        if plan.held:
+            return _sample_again_and_again(plan, job, channel, before)
+        return _sampled(plan, job, channel, before)
     finally:
         job.close()
 
@@ -207,15 +197,76 @@ def _proofs(job: Job, trial: Trial, rank: int) -> dict[str, Any]:
     }
 
 
-def _sample_when_told(
-    plan: RankPlan, job: Job, channel: Channel, expected_s: float
-) -> tuple[Sampled, Disturbance, float]:
-    """Samples, the probe that watched them and the canary's time, once every rank is ready."""
-    before_s = canary.run_canary()
-    channel.send(event="ready", expected_s=expected_s, independent=job.independent)
-    message: Optional[Mapping[str, Any]] = channel.receive()
+@dataclasses.dataclass(frozen=True)
+class _BeforeSampling:
+    """What a rank knows of itself once it is warm."""
+
+    expected_s: float  # of one step
+    metrics: Mapping[str, float]
+    first_loss: Optional[float]
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+def _compile_time(
+    trial: Trial, facts: Mapping[str, Any], first_step_s: float, expected_s: float
+) -> dict[str, float]:
+    if trial.params["execution"] == "eager":
+        return {}
+    return {"compile_s": max(0.0, float(facts.get("first_call_s", first_step_s)) - expected_s)}
+
+
+def _sample_again_and_again(
+    plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling
+) -> RankResult:
+    """The last of the results of a held rank; every sampling leaves a file of its own."""
+    number = 0
+    while True:
+        result = _sampled(plan, job, channel, before)
+        write_json_aside(segment_file(plan.result_file, number), to_json(result))
+        channel.send(event="sampled", number=number)
+        message = channel.receive()
+        if message is None or message["cmd"] != "wake":
+            return result
+        for _ in range(STEPS_AFTER_PAUSE):  # threads and caches come back
+            job.step()
+        number += 1
+
+
+def _sampled(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling) -> RankResult:
+    """The result of one sampling, with the probes that watched it; it begins when every rank is ready."""
+    trial, cpus = plan.trial, plan.trial.ranks[plan.rank].cpus
+    canary_s = canary.run_canary()
+    channel.send(event="ready", expected_s=before.expected_s, independent=job.independent)
+    message = channel.receive()
     if message is None or message["cmd"] != "go":
         raise TrialFailed("stopped", "the run was stopped before sampling")
-    with Disturbance(plan.trial.ranks[plan.rank].cpus) as probe:
+    with Disturbance(cpus) as probe:
         sampled = sample(job.step, Go.from_message(message))
-    return sampled, probe, max(before_s, canary.run_canary())
+    metrics = {
+        **memory.read_memory(),
+        **probe.metrics,
+        **before.metrics,
+        "canary_s": max(canary_s, canary.run_canary()),
+        "start_s": (sampled.started_ns - plan.asked_at_ns) / 1e9,
+        "num_steps": float(sampled.num_steps),
+        "minor_faults_per_step": probe.metrics.get("minor_faults", 0.0) / max(1, sampled.num_steps),
+        "window_s": sampled.window_s,
+        "window_samples": sampled.window_steps * job.samples_per_step,
+    }
+    for name, loss in (("loss_first", before.first_loss), ("loss", job.loss())):
+        if loss is not None:
+            metrics[name] = loss
+    if "loss" in metrics and not abs(metrics["loss"]) < float("inf"):
+        raise TrialFailed("check", f"the training loss became {metrics['loss']} during sampling")
+    return RankResult(
+        status="ok",
+        rank=plan.rank,
+        samples_s=tuple(sampled.samples_s),
+        steps_per_sample=sampled.steps_per_sample,
+        samples_per_step=float(job.samples_per_step),
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        facts=dict(before.facts),
+        disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(cpus))),
+        notes=before.notes,
+    )

@@ -22,7 +22,7 @@ from typing import Any, Mapping, Optional
 from corewise.machine import pinning
 from corewise.runtimes.base import MissingPart, Runtime
 from corewise.runtimes.registry import find_runtime
-from corewise.spec.trial import Trial, to_json, trial_from_json, write_json_aside
+from corewise.spec.trial import Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.rank import RankPlan, failed, run_rank
 from corewise.worker.sampling import decide
@@ -33,13 +33,14 @@ LOG_TAIL_BYTES = 4000
 DISK_EXIT = 74  # sysexits.h: the result could not be written
 
 
-class _Rank:
+class RankHandle:
     """A running rank as its parent sees it."""
 
     def __init__(self, rank: int, pid: int, channel: Channel, result_file: Path, log_file: Path) -> None:
         self.rank, self.pid, self.channel = rank, pid, channel
         self.result_file, self.log_file = result_file, log_file
         self.ready: Optional[Mapping[str, Any]] = None
+        self.num_sampled = 0  # of a held run
         self.killed_for: Optional[tuple[str, str]] = None  # kind and reason
         self.wait_status: Optional[int] = None
         self.gone = False
@@ -77,30 +78,44 @@ class Zygote:
 
     def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
         """Run the trial once; a result file per rank. False when the control side has gone or said stop."""
-        if self.runtime is not None:
-            with contextlib.suppress(ImportError, MissingPart):  # the rank meets it too, and says what
-                self.runtime.warm_for(trial.params)
+        self.warm_for(trial)
         rendezvous = tempfile.mkdtemp(prefix="corewise-")
-        oom_kills = _num_oom_kills()
-        ranks = [self._fork(trial, r, rendezvous, out_dir, asked_at_ns) for r in range(trial.num_ranks)]
+        oom_kills = num_oom_kills()
+        ranks = self.fork_ranks(trial, rendezvous, out_dir, asked_at_ns)
         go_on = False
         try:
             go_on = self._watch(ranks, trial, control)
         finally:
             for rank in ranks:
-                if not go_on or not _ends_within(rank, GRACE_S):
+                if not go_on or not ends_within(rank, GRACE_S):
                     rank.kill("stopped", "the run was stopped")
-                _reap(rank)
+                reap(rank)
                 rank.channel.close()
             shutil.rmtree(rendezvous, ignore_errors=True)
         if go_on:
             for rank in ranks:
                 if not rank.result_file.exists():
-                    result = _post_mortem(rank, _num_oom_kills() > oom_kills)
+                    result = post_mortem(rank, num_oom_kills() > oom_kills)
                     write_json_aside(rank.result_file, to_json(result))
         return go_on
 
-    def _fork(self, trial: Trial, rank: int, rendezvous: str, out_dir: Path, asked_at_ns: int) -> _Rank:
+    def fork_ranks(
+        self, trial: Trial, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool = False
+    ) -> list[RankHandle]:
+        """All ranks of a run, started."""
+        return [
+            self._fork(trial, rank, rendezvous, out_dir, asked_at_ns, held) for rank in range(trial.num_ranks)
+        ]
+
+    def warm_for(self, trial: Trial) -> None:
+        """Import what trials like this one need besides."""
+        if self.runtime is not None:
+            with contextlib.suppress(ImportError, MissingPart):  # the rank meets it too, and says what
+                self.runtime.warm_for(trial.params)
+
+    def _fork(
+        self, trial: Trial, rank: int, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool
+    ) -> RankHandle:
         to_child, to_parent = os.pipe(), os.pipe()
         result_file, log_file = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
         parent_pid = os.getpid()
@@ -112,7 +127,7 @@ class Zygote:
                 os.close(to_parent[0])
                 pinning.die_with_parent(parent_pid)
                 self._be_rank(
-                    RankPlan(trial, rank, rendezvous, result_file, asked_at_ns),
+                    RankPlan(trial, rank, rendezvous, result_file, asked_at_ns, held),
                     Channel(to_child[0], to_parent[1]),
                     log_file,
                 )
@@ -123,7 +138,7 @@ class Zygote:
                 os._exit(code)
         os.close(to_child[0])
         os.close(to_parent[1])
-        return _Rank(rank, pid, Channel(to_parent[0], to_child[1]), result_file, log_file)
+        return RankHandle(rank, pid, Channel(to_parent[0], to_child[1]), result_file, log_file)
 
     def _be_rank(self, plan: RankPlan, channel: Channel, log_file: Path) -> None:
         os.setpgid(0, 0)
@@ -147,7 +162,7 @@ class Zygote:
         runtime.warm()
         return runtime
 
-    def _watch(self, ranks: list[_Rank], trial: Trial, control: Optional[Channel]) -> bool:
+    def _watch(self, ranks: list[RankHandle], trial: Trial, control: Optional[Channel]) -> bool:
         """True when all ranks have ended; False when the control side has gone or said stop."""
         deadline = time.monotonic() + trial.protocol.timeout_s
         grace_until: Optional[float] = None
@@ -175,14 +190,16 @@ class Zygote:
                 now = time.monotonic()
                 if now >= deadline:
                     limit = f"no result within {trial.protocol.timeout_s:g} s (protocol.timeout_s); killed"
-                    _kill_all(ranks, "timeout", limit)
+                    kill_all(ranks, "timeout", limit)
                     deadline = now + GRACE_S  # to see them die, not to spin
                 elif grace_until is not None and now >= grace_until:
                     grace_until = None
-                    _kill_all(ranks, "peer", "another rank of this run failed")
+                    kill_all(ranks, "peer", "another rank of this run failed")
         return True
 
-    def _hear(self, rank: _Rank, ranks: list[_Rank], trial: Trial, control: Optional[Channel]) -> bool:
+    def _hear(
+        self, rank: RankHandle, ranks: list[RankHandle], trial: Trial, control: Optional[Channel]
+    ) -> bool:
         """True when the rank has gone."""
         for message in rank.channel.receive_available():
             if message["event"] == "ready":
@@ -198,28 +215,7 @@ class Zygote:
         return rank.channel.closed
 
 
-def serve(runtime_name: str, warm: bool, control: Channel) -> None:
-    """Answer the control side until it closes the pipe."""
-    started = time.monotonic()
-    try:
-        zygote = Zygote(runtime_name, warm)
-    except Exception as problem:
-        control.send(event="broken", kind="missing", reason=f"{problem}")
-        return
-    control.send(event="warm", warm_s=time.monotonic() - started)
-    while True:
-        message = control.receive()
-        if message is None or message["cmd"] == "stop":
-            return
-        with open(message["trial"], encoding="utf-8") as file:
-            trial = trial_from_json(json.load(file))
-        if not zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control):
-            return
-        if not control.send(event="done"):
-            return
-
-
-def _succeeded(rank: _Rank) -> bool:
+def _succeeded(rank: RankHandle) -> bool:
     try:
         with open(rank.result_file, encoding="utf-8") as file:
             return bool(json.load(file)["status"] == "ok")
@@ -227,7 +223,7 @@ def _succeeded(rank: _Rank) -> bool:
         return False
 
 
-def _kill_all(ranks: list[_Rank], kind: str, reason: str) -> None:
+def kill_all(ranks: list[RankHandle], kind: str, reason: str) -> None:
     for rank in ranks:
         if not rank.gone:
             rank.kill(kind, reason)
@@ -239,7 +235,7 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _ends_within(rank: _Rank, limit_s: float) -> bool:
+def ends_within(rank: RankHandle, limit_s: float) -> bool:
     """True when the rank, whose pipe is closed, has ended by itself."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
@@ -251,14 +247,14 @@ def _ends_within(rank: _Rank, limit_s: float) -> bool:
     return False
 
 
-def _reap(rank: _Rank) -> None:
+def reap(rank: RankHandle) -> None:
     if rank.wait_status is None:
         _, rank.wait_status = os.waitpid(rank.pid, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(rank.pid, signal.SIGKILL)  # loader workers it may have left
 
 
-def _num_oom_kills() -> int:
+def num_oom_kills() -> int:
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
@@ -266,7 +262,7 @@ def _num_oom_kills() -> int:
         return 0
 
 
-def _post_mortem(rank: _Rank, oom_killed: bool) -> Any:
+def post_mortem(rank: RankHandle, oom_killed: bool) -> Any:
     tail = _log_tail(rank.log_file)
     if rank.killed_for is not None:
         return failed(rank.rank, rank.killed_for[0], rank.killed_for[1], tail)

@@ -1,0 +1,51 @@
+"""The warm parent's door: commands of the control side in, answers out.
+
+Measured side: standard library and the runtime's framework only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from corewise.spec.trial import trial_from_json
+from corewise.worker.channel import Channel
+from corewise.worker.held import fork_keeper
+from corewise.worker.zygote import Zygote
+
+
+def serve(runtime_name: str, warm: bool, control: Channel) -> None:
+    """Answer the control side until it closes the pipe."""
+    started = time.monotonic()
+    try:
+        zygote = Zygote(runtime_name, warm)
+    except Exception as problem:
+        control.send(event="broken", kind="missing", reason=f"{problem}")
+        return
+    keepers: list[int] = []
+    control.send(event="warm", warm_s=time.monotonic() - started)
+    while True:
+        message = control.receive()
+        if message is None or message["cmd"] == "stop":
+            return
+        with open(message["trial"], encoding="utf-8") as file:
+            trial = trial_from_json(json.load(file))
+        if message["cmd"] == "hold":
+            keepers = [pid for pid in keepers if not _has_ended(pid)]
+            keepers.append(fork_keeper(zygote, trial, Path(message["out"]), int(message["asked_at_ns"])))
+            if not control.send(event="held", pid=keepers[-1]):
+                return
+            continue
+        if not zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control):
+            return
+        if not control.send(event="done"):
+            return
+
+
+def _has_ended(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    return True
