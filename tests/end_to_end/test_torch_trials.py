@@ -16,8 +16,8 @@ PROTOCOL = "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.02, max_w
 TWO_CPUS = len(os.sched_getaffinity(0)) >= 2
 
 
-def run_study(bench: Bench, text: str, code: int = 0) -> list[dict[str, Any]]:
-    study = bench.study(f"question: Does it hold?\nruntime: torch\n{text}\nprotocol: {PROTOCOL}\n")
+def run_study(bench: Bench, text: str, code: int = 0, protocol: str = PROTOCOL) -> list[dict[str, Any]]:
+    study = bench.study(f"question: Does it hold?\nruntime: torch\n{text}\nprotocol: {protocol}\n")
     done = bench.corewise("run", study, "--store", "store", timeout=170)
     assert done.returncode == code, done.stdout + done.stderr
     return bench.records()
@@ -125,6 +125,7 @@ def test_the_retaining_allocator_is_proved_by_page_faults(bench: Bench) -> None:
         bench,
         "workload: own.py:factory\nmode: infer\naxes: {allocator: [default, retain]}\n"
         "fixed: {threads: 1, batch: 1}",
+        protocol="{min_runs: 1, max_runs: 1, min_samples: 60, max_warmup_s: 0.2}",  # the heap may grow once more
     )
     faults = {r["params"]["allocator"]: r["metrics"]["minor_faults_per_step"] for r in records}
     assert faults["default"] > 100

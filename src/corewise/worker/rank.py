@@ -17,7 +17,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 from corewise.machine import pinning
 from corewise.probes import canary, memory
 from corewise.probes.processes import Disturbance, disturbances
-from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, Runtime, WorkloadError
+from corewise.runtimes.base import Check, Infeasible, Job, MissingPart, RankContext, Runtime, WorkloadError
 from corewise.spec.trial import RankResult, Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.libraries import missing_libraries
@@ -26,6 +26,7 @@ from corewise.worker.steady import WarmUp
 
 MIN_WARM_UP_S = 0.01  # steps of microseconds: caches and clock have not settled after a dozen
 STEPS_AFTER_PAUSE = 1
+NOT_STEADY = "warm-up ended by its time limit, not steady"
 LONG_STEP_S = 0.1  # from here on two windows of three steps say enough
 
 
@@ -121,27 +122,9 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         facts = _proofs(job, trial, plan.rank)
         first_loss = job.loss()
         gc.collect()
-        before = _BeforeSampling(
-            expected_s=expected_s,
-            metrics={
-                "check_error": check.error,
-                "prepare_s": prepared - began,
-                "check_s": checked - prepared,
-                "first_step_s": first_step_s,
-                "warmup_s": warm_up.total_s,
-                "num_warmup_steps": float(warm_up.num_steps),
-                **_compile_time(trial, facts, first_step_s, expected_s),
-            },
-            first_loss=first_loss,
-            facts={
-                **facts,
-                "check_reference": check.reference,
-                "versions": dict(runtime.versions()),
-                "warm_up_ended": warm_up.reason or "time limit",
-                "independent": job.independent,
-            },
-            notes=() if warm_up.reason == "steady" else ("warm-up ended by its time limit, not steady",),
-        )
+        # Little is made between warm-up and sampling: small things in the heap's holes make it grow again.
+        times_s = (prepared - began, checked - prepared, first_step_s, expected_s)
+        before = _BeforeSampling(check, times_s, warm_up, first_loss, facts, runtime)
         if plan.held:
             return _sample_again_and_again(plan, job, channel, before)
         return _sampled(plan, job, channel, before)
@@ -201,19 +184,40 @@ def _proofs(job: Job, trial: Trial, rank: int) -> dict[str, Any]:
 class _BeforeSampling:
     """What a rank knows of itself once it is warm."""
 
-    expected_s: float  # of one step
-    metrics: Mapping[str, float]
+    check: Check
+    times_s: tuple[float, float, float, float]  # prepare, check, first step, the step to expect
+    warm_up: WarmUp
     first_loss: Optional[float]
-    facts: Mapping[str, Any]
-    notes: tuple[str, ...]
+    proofs: Mapping[str, Any]
+    runtime: Runtime
 
+    @property
+    def expected_s(self) -> float:
+        return self.times_s[3]
 
-def _compile_time(
-    trial: Trial, facts: Mapping[str, Any], first_step_s: float, expected_s: float
-) -> dict[str, float]:
-    if trial.params["execution"] == "eager":
-        return {}
-    return {"compile_s": max(0.0, float(facts.get("first_call_s", first_step_s)) - expected_s)}
+    def metrics(self, trial: Trial) -> dict[str, float]:
+        prepare_s, check_s, first_step_s, expected_s = self.times_s
+        found = {
+            "check_error": self.check.error,
+            "prepare_s": prepare_s,
+            "check_s": check_s,
+            "first_step_s": first_step_s,
+            "warmup_s": self.warm_up.total_s,
+            "num_warmup_steps": float(self.warm_up.num_steps),
+        }
+        if trial.params["execution"] != "eager":
+            first_call_s = float(self.proofs.get("first_call_s", first_step_s))
+            found["compile_s"] = max(0.0, first_call_s - expected_s)
+        return found
+
+    def facts(self, job: Job) -> dict[str, Any]:
+        return {
+            **self.proofs,
+            "check_reference": self.check.reference,
+            "versions": dict(self.runtime.versions()),
+            "warm_up_ended": self.warm_up.reason or "time limit",
+            "independent": job.independent,
+        }
 
 
 def _sample_again_and_again(
@@ -246,7 +250,7 @@ def _sampled(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling
     metrics = {
         **memory.read_memory(),
         **probe.metrics,
-        **before.metrics,
+        **before.metrics(trial),
         "canary_s": max(canary_s, canary.run_canary()),
         "start_s": (sampled.started_ns - plan.asked_at_ns) / 1e9,
         "num_steps": float(sampled.num_steps),
@@ -266,7 +270,7 @@ def _sampled(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling
         steps_per_sample=sampled.steps_per_sample,
         samples_per_step=float(job.samples_per_step),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-        facts=dict(before.facts),
+        facts=before.facts(job),
         disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(cpus))),
-        notes=before.notes,
+        notes=() if before.warm_up.reason == "steady" else (NOT_STEADY,),
     )
