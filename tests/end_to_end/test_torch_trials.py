@@ -125,7 +125,7 @@ def test_the_retaining_allocator_is_proved_by_page_faults(bench: Bench) -> None:
         bench,
         "workload: own.py:factory\nmode: infer\naxes: {allocator: [default, retain]}\n"
         "fixed: {threads: 1, batch: 1}",
-        protocol="{min_runs: 1, max_runs: 1, min_samples: 60, max_warmup_s: 0.2}",  # the heap may grow once more
+        protocol="{min_runs: 1, max_runs: 1, min_samples: 60, max_warmup_s: 0.2}",  # the heap may grow once
     )
     faults = {r["params"]["allocator"]: r["metrics"]["minor_faults_per_step"] for r in records}
     assert faults["default"] > 100
