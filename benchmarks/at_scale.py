@@ -1,7 +1,8 @@
 """Seconds and peak memory of the verbs that read a store, on one with very many records.
 
-Makes two stores under --dir, `scale-store-a` and `scale-store-b`, unless they are there: the same points, measured
-anew with another version of the framework, one trial in twenty slowed by 10 %. Each command runs in fresh processes.
+Makes two stores under --dir, `scale-store-a` and `scale-store-b`, unless they are there: the same points,
+measured anew with another version of the framework, one trial in twenty slowed by 10 %. Each command runs in
+fresh processes.
 """
 
 import argparse
@@ -14,7 +15,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 from measuring import keep, machine_line
 from scale_stores import NUM_RUNS, Making, make_store
 
@@ -45,7 +45,7 @@ class Watch:
 
     def __init__(self, pid: int) -> None:
         self.peak_bytes = 0
-        self._process = psutil.Process(pid)
+        self._pid = pid
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
@@ -56,11 +56,16 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.1):
-            try:
-                family = [self._process, *self._process.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                return
-            self.peak_bytes = max(self.peak_bytes, sum(pss_bytes(each.pid) for each in family))
+            self.peak_bytes = max(self.peak_bytes, sum(map(pss_bytes, family(self._pid))))
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that came of it."""
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return [pid]
+    return [pid, *(each for text in texts for child in text.split() for each in family(int(child)))]
 
 
 def pss_bytes(pid: int) -> int:

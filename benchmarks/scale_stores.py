@@ -5,7 +5,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice, product
@@ -97,7 +97,7 @@ def _write_file(path: Path, making: Making, part: int) -> None:
                 file.write(seal(_record(template, point, making, i).to_json()))
 
 
-def _points(base: dict[str, Any]) -> Iterator[Point]:
+def _points(base: Mapping[str, Any]) -> Iterator[Point]:
     """Distinct points without end, all studies in turn; of those too wide for the machine one in ten."""
     endless = [_points_of(base, *study) for study in _STUDIES]
     for turn in count():
@@ -109,7 +109,7 @@ def _points(base: dict[str, Any]) -> Iterator[Point]:
 
 
 def _points_of(
-    base: dict[str, Any], study: str, workload: str, mode: str, sample_s: float
+    base: Mapping[str, Any], study: str, workload: str, mode: str, sample_s: float
 ) -> Iterator[Point]:
     widths = (1, 2, 4) if study == "processes-by-threads" else (1,)
     others = product(*(factors.items() for factors in reversed(_OTHER_AXES.values())))

@@ -1,4 +1,4 @@
-"""A small driver for headless Chromium: the DevTools protocol over two pipes, with the standard library alone."""
+"""A small driver for headless Chromium: the DevTools protocol over two pipes, no library needed."""
 
 import base64
 import fcntl
@@ -10,18 +10,31 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-default-browser-check "
-    "--disable-background-networking --disable-component-update --disable-extensions --hide-scrollbars "
-    "--remote-debugging-pipe"
-).split()
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 PATIENCE_S = 60.0
-KEYS = {"Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " "), "Tab": ("Tab", 9, ""), "Escape": ("Escape", 27, "")}
+KEYS = {
+    "Enter": ("Enter", 13, "\r"),
+    "Space": (" ", 32, " "),
+    "Tab": ("Tab", 9, ""),
+    "Escape": ("Escape", 27, ""),
+}
 
 
 class BrowserError(Exception):
@@ -91,7 +104,7 @@ class Browser:
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, context)
         page.resize(width_px, height_px)
         page.media(dark=dark)
         return page
@@ -100,10 +113,8 @@ class Browser:
         """End the browser and all that it started."""
         os.close(self._to)
         os.close(self._from)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.waitpid(self._pid, 0)
         shutil.rmtree(self._profile, ignore_errors=True)
 
@@ -121,14 +132,19 @@ def running_browser(program: str) -> Iterator[Browser]:
 class Page:
     """One page: goes to a file, runs scripts, presses keys, and remembers what went wrong."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
-        self._browser, self._session = browser, session
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
+        self._browser, self._session, self._context = browser, session, context
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """One command to this page."""
         return self._browser.call(method, self._session, **params)
+
+    def close(self) -> None:
+        """Let go of the page and of all it stored."""
+        self._browser.call("Target.disposeBrowserContext", browserContextId=self._context)
+        self._browser.events = [e for e in self._browser.events if e.get("sessionId") != self._session]
 
     def open(self, path: Path, ready: str = "document.documentElement.classList.contains('ready')") -> None:
         """Go to a file and wait until a script says that it is ready."""
@@ -140,21 +156,22 @@ class Page:
         done = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in done:
             details = done["exceptionDetails"]
-            raise BrowserError(f"{script}: {details.get('exception', {}).get('description', details['text'])}")
+            raise BrowserError(
+                f"{script}: {details.get('exception', {}).get('description', details['text'])}"
+            )
         return done["result"].get("value")
 
-    def wait(self, script: str) -> Any:
-        """The value of an expression as soon as it is true."""
-        until = time.monotonic() + PATIENCE_S
+    def wait(self, script: str) -> None:
+        """Come back as soon as an expression is true."""
+        until, said = time.monotonic() + PATIENCE_S, ""
         while time.monotonic() < until:
             try:
-                if value := self.run(script):
-                    return value
-            except BrowserError as error:
-                if "context" not in str(error):  # the page is just being replaced
-                    raise
+                if self.run(f"Boolean({script})"):
+                    return
+            except BrowserError as error:  # the page may just be replaced by its next one
+                said = f": {error}"
             time.sleep(0.02)
-        raise BrowserError(f"never true: {script}")
+        raise BrowserError(f"never true: {script}{said}")
 
     def press(self, key: str, shift: bool = False) -> None:
         """Press and release one key."""
@@ -199,10 +216,12 @@ class Page:
         return [event["params"]["request"]["url"] for event in self._seen("Network.requestWillBeSent")]
 
     def complaints(self) -> list[str]:
-        """Every error and warning of the console, scripts that failed and what the policy forbade included."""
-        found = [event["params"]["exceptionDetails"]["text"] for event in self._seen("Runtime.exceptionThrown")]
+        """Every error of the console: scripts that failed, what the policy forbade, what was logged."""
+        found = [
+            event["params"]["exceptionDetails"]["text"] for event in self._seen("Runtime.exceptionThrown")
+        ]
         for event in self._seen("Runtime.consoleAPICalled"):
-            if event["params"]["type"] in {"error", "warning", "assert"}:
+            if event["params"]["type"] in {"error", "assert"}:
                 found.append(str([value.get("value") for value in event["params"]["args"]]))
         found += [event["params"]["entry"]["text"] for event in self._seen("Log.entryAdded")]
         return found

@@ -3,6 +3,8 @@
 import json
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -15,6 +17,8 @@ from corewise.spec.errors import UserError
 
 if TYPE_CHECKING:
     from corewise.engine.plan import Plan
+    from corewise.engine.run import Observer
+    from corewise.store.store import Store
 
 
 def run(
@@ -26,6 +30,12 @@ def run(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run trials again whose record says failed.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Keep a report page fresh while the study runs: DIR/report.html.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where the report page goes.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -38,6 +48,8 @@ def run(
       corewise run quick
 
       corewise run thread-scaling --store results --set workload=resnet18 --set batch=8,32
+
+      corewise run hybrid --store results --report
 
       corewise run my.yaml --store results --json
     """
@@ -52,7 +64,9 @@ def run(
     _require_framework(made)
     kept = Store.open(store, create=True)
     signal.signal(signal.SIGTERM, _interrupt)
-    with make_observer(quiet=quiet or as_json) as observer:
+    page = output or (store / "report.html" if report else None)
+    _require_folder(page)
+    with make_observer(quiet=quiet or as_json) as shown, _watched(shown, made, kept, page) as observer:
         try:
             outcome = StudyRun(made, kept, observer, retry_failed=retry_failed).execute()
         except KeyboardInterrupt:
@@ -67,8 +81,33 @@ def run(
         done = f", {outcome.num_already_done} done before" if outcome.num_already_done else ""
         print(f"{outcome.num_ok} ok, {outcome.num_failed} failed, {outcome.num_skipped} skipped{done}.")
         print(f"Look at them: corewise show --store {store}")
+        if page is not None:
+            print(f"Report: {page}")
     if outcome.num_failed:
         raise typer.Exit(SOME_FAILED)
+
+
+@contextmanager
+def _watched(shown: "Observer", made: "Plan", kept: "Store", page: Path | None) -> Iterator["Observer"]:
+    """The observer, with a page kept fresh beside it where one is wanted."""
+    if page is None:
+        yield shown
+        return
+    from corewise.cli.live_report import ReportKeeper
+
+    keeper = ReportKeeper(shown, made, kept, page)
+    try:
+        yield keeper
+    finally:
+        problem = keeper.close()
+        if problem:
+            print(f"corewise: the report {page} could not be written: {problem}", file=sys.stderr)
+
+
+def _require_folder(page: Path | None) -> None:
+    """A page that cannot be written is told before anything is measured."""
+    if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
+        raise UserError(f"{page}: no file can be written there; name one in a folder that exists with -o")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.stats import mannwhitneyu
 
 from corewise.stats.estimate import Estimate
+from corewise.stats.rank_batches import rank_p_values, smallest_p_value
 from corewise.stats.ratio import ratio_of
 from corewise.stats.sequential import level_per_look
 from corewise.stats.values import Values, error_rate, positive
@@ -98,6 +98,22 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted.tolist())
 
 
+def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
+    """The p-values adjusted so that those at most q hold a share of at most q false ones on average.
+
+    The false discovery rate (Benjamini and Hochberg, J. Royal Statist. Soc. B 1995): milder than `holm` where
+    much differs, and like it where little does. Holds for independent and for positively dependent values.
+    """
+    raw = np.asarray(p_values, dtype=np.float64)
+    if raw.ndim != 1 or not ((raw >= 0) & (raw <= 1)).all():
+        raise ValueError("p-values must lie between 0 and 1")
+    order = np.argsort(raw, kind="stable")[::-1]
+    stepped = np.minimum.accumulate(raw[order] * raw.size / np.arange(raw.size, 0, -1))
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return tuple(adjusted.tolist())
+
+
 def _verdict(interval: Estimate, margin: float) -> tuple[Verdict, str]:
     """The verdict on B and why; the margin is a factor, so that swapping A and B swaps the verdict."""
     low, high, ratio = interval.low, interval.high, interval.value
@@ -118,10 +134,9 @@ def _verdict(interval: Estimate, margin: float) -> tuple[Verdict, str]:
 
 def _rank_test(a: Values, b: Values, level: float) -> tuple[float | None, str]:
     """The p-value of Mann and Whitney's U (Ann. Math. Statist. 1947), or why it has no power."""
-    smallest = 2 / math.comb(a.size + b.size, a.size)
-    if smallest > level:
+    if smallest_p_value(a.size, b.size) > level:
         return None, f"{a.size} and {b.size} values give a rank test no power at {level:.2g}"
-    return float(mannwhitneyu(a, b, alternative="two-sided").pvalue), ""
+    return float(rank_p_values(a[None], b[None])[0]), ""
 
 
 def _nothing_to_compare(a: Values, b: Values) -> Comparison:

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import bdtr, stdtrit
 
+from corewise.stats.quantiles import t_quantile
 from corewise.stats.values import (
     error_rate,
     finite_exp,
@@ -75,10 +75,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Estima
     array = np.sort(non_negative(values))
     alpha, num = error_rate(confidence), array.size
     value = float(np.median(array))
-    # Rank k from either end misses the median with probability 2 P(Binomial(num, 1/2) < k).
-    rank = 0
-    while rank < num // 2 and 2 * float(bdtr(rank, num, 0.5)) <= alpha:
-        rank += 1
+    rank = _outermost_rank(num, alpha)
     method = "median, order statistics"
     if rank == 0:
         needed = math.ceil(1 - math.log2(alpha))
@@ -106,7 +103,7 @@ def process_interval(process_medians: Sequence[float], confidence: float = 0.95)
         return Estimate(value, value, value, confidence, method, num)
     logs = np.log(array)
     center = shifted_mean(logs)
-    half = float(stdtrit(num - 1, 1 - alpha / 2)) * math.sqrt(sample_variance(logs) / num)
+    half = t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(sample_variance(logs) / num)
     low, high = finite_exp(center - half), finite_exp(center + half)
     return Estimate(value, min(low, value), max(high, value), confidence, method, num)
 
@@ -119,7 +116,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     if num < 2:
         reason = "one value shows no variation: at least 2 are needed"
         return Estimate(value, None, None, confidence, "mean, Student t", num, reason)
-    half = float(stdtrit(num - 1, 1 - alpha / 2)) * math.sqrt(sample_variance(array) / num)
+    half = t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(sample_variance(array) / num)
     return Estimate(value, value - half, value + half, confidence, "mean, Student t", num)
 
 
@@ -165,3 +162,18 @@ def describe(values: Sequence[float], confidence: float = 0.95) -> Description:
         p99=p99.value,
         reason="; ".join(text for text in (mean.reason, zero_mean, p99.reason) if text),
     )
+
+
+def _outermost_rank(num: int, alpha: float) -> int:
+    """The largest rank k that, from either end, misses the median with probability alpha at most; 0 if none.
+
+    Rank k misses it with probability 2 P(Binomial(num, 1/2) < k); counted in whole numbers, hence exact.
+    """
+    numerator, denominator = alpha.as_integer_ratio()
+    allowed = numerator * 2 ** (num - 1) // denominator
+    rank, num_orders, num_below = 0, 1, 1
+    while rank < num // 2 and num_below <= allowed:
+        num_orders = num_orders * (num - rank) // (rank + 1)
+        num_below += num_orders
+        rank += 1
+    return rank

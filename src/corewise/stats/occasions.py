@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import mannwhitneyu
 
 from corewise.stats.compare import Comparison, Verdict, compare
 from corewise.stats.estimate import Estimate
+from corewise.stats.quantiles import normal_quantile
+from corewise.stats.rank_batches import rank_p_values, smallest_p_value
 from corewise.stats.sequential import level_per_look
 from corewise.stats.values import Values, error_rate, positive
 
@@ -37,11 +37,11 @@ def compare_occasions(
     a, b = positive(a_process_medians, min_num=0), positive(b_process_medians, min_num=0)
     alpha = error_rate(confidence)
     level = level_per_look(*looks, confidence) if looks else alpha
-    if min(a.size, b.size) < 2 or 2 / math.comb(a.size + b.size, a.size) > level:
+    if min(a.size, b.size) < 2 or smallest_p_value(a.size, b.size) > level:
         return compare(
             a_process_medians, b_process_medians, confidence=confidence, margin=margin, looks=looks
         )
-    p_value = float(mannwhitneyu(a, b, alternative="two-sided").pvalue)
+    p_value = float(rank_p_values(a[None], b[None])[0])
     shifts = np.sort(np.subtract.outer(np.log(b), np.log(a)).ravel())
     interval = _shift_interval(shifts, a, b, level, confidence)
     verdict, reason = _verdict(interval, p_value, level, margin)
@@ -63,7 +63,7 @@ def _shift_interval(shifts: Values, a: Values, b: Values, level: float, confiden
     """The median of all ratios B / A with its distribution-free interval (Hollander and Wolfe 1999)."""
     num = shifts.size
     spread = math.sqrt(num * (a.size + b.size + 1) / 12)
-    rank = max(0, math.floor(num / 2 - float(ndtri(1 - level / 2)) * spread))
+    rank = max(0, math.floor(num / 2 - normal_quantile(1 - level / 2) * spread))
     low, high = float(shifts[rank]), float(shifts[num - 1 - rank])
     method = f"Mann-Whitney, Hodges-Lehmann shift of logarithms, level {level:.3g}"
     value = math.exp(float(np.median(shifts)))

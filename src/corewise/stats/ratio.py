@@ -5,9 +5,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from corewise.stats.estimate import Estimate
+from corewise.stats.quantiles import t_quantile, t_tail
 from corewise.stats.values import error_rate, finite_exp, positive, sample_variance, shifted_mean
 
 _NEARLY_NORMAL = 1e9  # degrees of freedom at which Student's t is the normal distribution
@@ -57,7 +57,7 @@ def ratio_of(
     # Shares rather than squared variances: these would underflow for values that hardly vary.
     degrees = min(_NEARLY_NORMAL, 1 / max(1e-12, sum((v / variance) ** 2 / d for v, d in parts)))
     error = math.sqrt(variance)
-    half = float(stdtrit(degrees, 1 - alpha / 2)) * error
-    p_value = 2 * float(stdtr(degrees, -abs(difference) / error))
+    half = t_quantile(degrees, 1 - alpha / 2) * error
+    p_value = 2 * float(t_tail(degrees, abs(difference) / error))
     low, high = finite_exp(difference - half), finite_exp(difference + half)
     return Ratio(Estimate(value, low, high, confidence, method, num), p_value)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from corewise.stats.estimate import Estimate, process_interval
+from corewise.stats.quantiles import t_quantile, t_tail
 from corewise.stats.values import Values, error_rate, positive
 
 _NUM_PATHS = 200_000
@@ -95,6 +95,6 @@ def _smallest_p_values(first: int, last: int, alpha: float) -> Values:
         if num < first:
             continue
         statistic = np.abs(mean) * np.sqrt(num * (num - 1) / squares)
-        far = statistic > stdtrit(num - 1, 1 - alpha / 2)
-        smallest[far] = np.minimum(smallest[far], 2 * stdtr(num - 1, -statistic[far]))
+        far = statistic > t_quantile(num - 1, 1 - alpha / 2)
+        smallest[far] = np.minimum(smallest[far], 2 * t_tail(num - 1, statistic[far]))
     return smallest

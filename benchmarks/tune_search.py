@@ -1,0 +1,430 @@
+"""How well does the tuner search, side by side with other methods at equal time?
+
+`record` measures every setting of a grid, raw samplings kept, and goes on where it stopped; `replay` runs
+each method on recorded (and made-up) grids, where time is what the recorded starts and samplings took.
+
+    python benchmarks/tune_search.py record resnet18 --batch 4 --args image_size=64 --out grid.jsonl
+    python benchmarks/tune_search.py replay grid.jsonl --synthetic 4 --seeds 10
+
+hypertune (Intel's, archived) tries its settings one after the other with one sample each; Optuna's TPE
+sampler needs `pip install optuna`. Every method may choose among the same settings and is judged by the grid
+itself: by the median over all samplings of what it found.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from corewise.tuner.arena import Rejected, Sampling
+from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.live import LiveArena
+from corewise.tuner.question import Tunable, make_question, read_assignments
+from corewise.tuner.search import Judged, Search
+from corewise.tuner.space import Knob, Setting, Space
+
+WITHIN = 0.03
+SAMPLINGS = 5  # of each setting when a grid is recorded
+PASSES = 2  # over the grid, in other orders: drift falls on all alike
+SLOWEST_S = 300.0
+METHODS = ("corewise", "random", "tpe", "hypertune")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of a grid: what starting and sampling it took, and what every sampling gave."""
+
+    setting: Setting
+    start_s: float
+    sample_s: float
+    throughputs: tuple[float, ...]
+    latency_s: float
+    reason: str = ""
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.throughputs) if self.throughputs else 0.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A whole space, measured."""
+
+    name: str
+    space: Space
+    points: dict[Setting, Point]
+    bounded_latency: bool
+
+    @property
+    def best(self) -> float:
+        """The value of the best setting whose latency is no worse than the default's."""
+        limit_s = self.points[self.space.default].latency_s * 1.02 if self.bounded_latency else math.inf
+        return max(p.value for p in self.points.values() if p.latency_s <= limit_s)
+
+    @property
+    def seconds(self) -> float:
+        """What measuring every setting once took, with the samplings that were kept."""
+        return sum(p.start_s + p.sample_s * max(1, len(p.throughputs)) for p in self.points.values())
+
+
+# Replay
+
+
+class ReplayArena:
+    """Entrants of a recorded grid; the clock is what the recorded starts and samplings took."""
+
+    def __init__(self, grid: Grid, seed: int, limit_s: float = math.inf) -> None:
+        self.grid, self.random, self.limit_s = grid, random.Random(seed), limit_s
+        self.seconds = 0.0
+        self.values: dict[Setting, list[float]] = {}
+
+    def now(self) -> float:
+        return self.seconds
+
+    def enter(self, setting: Setting, limit_s: float) -> "ReplayEntrant":
+        point = self.grid.points.get(setting)
+        if point is None:
+            raise Rejected("infeasible", "not in the grid")
+        self.seconds += point.start_s
+        if not point.throughputs:
+            raise Rejected("error", point.reason)
+        return ReplayEntrant(self, point)
+
+
+class ReplayEntrant:
+    def __init__(self, arena: ReplayArena, point: Point) -> None:
+        self.arena, self.point = arena, point
+        self.setting, self.start_s = point.setting, point.start_s
+
+    def sample(self) -> Sampling:
+        self.arena.seconds += self.point.sample_s
+        value = self.arena.random.choice(self.point.throughputs)
+        self.arena.values.setdefault(self.setting, []).append(value)
+        return Sampling(value, self.point.latency_s)
+
+    def leave(self) -> None:
+        return None
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def trying(self, setting: Setting) -> None: ...
+    def judged(self, found: Judged, incumbent: Setting, score: float) -> None: ...
+
+
+def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
+    """Our search; the setting found and the seconds it took."""
+    arena, space = ReplayArena(grid, seed), grid.space
+    start = space.near({**space.base, **BY_HAND})
+    search = Search(space, arena, Nobody(), start=start, bounded_latency=grid.bounded_latency)
+    search.run_default(limit_s)
+    return search.run(limit_s).best, arena.seconds
+
+
+def by_trials(
+    propose: Callable[[Callable[[Setting], float]], Iterator[Any]],
+) -> Callable[[Grid, int, float], tuple[Setting, float]]:
+    """A method that measures one setting after the other, one sampling each, until time is up."""
+
+    def run(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
+        arena = ReplayArena(grid, seed)
+        limit_latency_s = grid.points[grid.space.default].latency_s * 1.02
+        found: dict[Setting, float] = {grid.space.default: 0.0}
+
+        def measure(setting: Setting) -> float:
+            if setting not in found or setting == grid.space.default:
+                try:
+                    sampling = arena.enter(setting, math.inf).sample()
+                    slow = grid.bounded_latency and sampling.latency_s > limit_latency_s
+                    found[setting] = 0.0 if slow else sampling.throughput
+                except Rejected:
+                    found[setting] = 0.0
+            return found[setting]
+
+        measure(grid.space.default)
+        for _ in propose_with(propose, grid, seed, measure):
+            if arena.seconds >= limit_s:
+                break
+        return max(found, key=lambda setting: found[setting]), arena.seconds
+
+    return run
+
+
+def propose_with(
+    propose: Callable[..., Iterator[Any]], grid: Grid, seed: int, measure: Callable[[Setting], float]
+) -> Iterator[Any]:
+    return propose(grid, seed, measure)
+
+
+def at_random(grid: Grid, seed: int, measure: Callable[[Setting], float]) -> Iterator[None]:
+    settings = list(grid.points)
+    random.Random(seed).shuffle(settings)
+    for setting in settings:
+        measure(setting)
+        yield
+
+
+def in_order(grid: Grid, seed: int, measure: Callable[[Setting], float]) -> Iterator[None]:
+    """hypertune's grid: nested loops, the last knob fastest; which knob is outermost is the user's luck."""
+    order = list(range(len(grid.space.knobs)))
+    random.Random(seed).shuffle(order)
+    choices = [range(len(grid.space.knobs[knob].choices)) for knob in order]
+    for combination in itertools.product(*choices):
+        setting = [0] * len(order)
+        for knob, choice in zip(order, combination, strict=True):
+            setting[knob] = choice
+        measure(tuple(setting))
+        yield
+
+
+def by_tpe(grid: Grid, seed: int, measure: Callable[[Setting], float]) -> Iterator[None]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    study.enqueue_trial({knob.name: 0 for knob in grid.space.knobs})
+    for _ in range(4 * len(grid.points)):
+        trial = study.ask()
+        setting = tuple(
+            trial.suggest_categorical(knob.name, list(range(len(knob.choices)))) for knob in grid.space.knobs
+        )
+        study.tell(trial, measure(setting))
+        yield
+
+
+RUN: dict[str, Callable[[Grid, int, float], tuple[Setting, float]]] = {
+    "corewise": by_corewise,
+    "random": by_trials(at_random),
+    "tpe": by_trials(by_tpe),
+    "hypertune": by_trials(in_order),
+}
+
+
+def replay(
+    grids: Sequence[Grid], num_seeds: int, share: float, methods: Sequence[str], equal_time: bool
+) -> list[dict[str, Any]]:
+    """One row for each grid and method: how often it came within 3 % of the best, and in what time.
+
+    Our search stops by itself; the others use the whole share of the grid's time, or what ours took.
+    """
+    rows = []
+    for grid in grids:
+        limits_s = dict.fromkeys(range(num_seeds), share * grid.seconds)
+        if equal_time:
+            limits_s = {seed: by_corewise(grid, seed, limit_s)[1] for seed, limit_s in limits_s.items()}
+        for method in methods:
+            found = [RUN[method](grid, seed, limit_s) for seed, limit_s in limits_s.items()]
+            losses = [1 - grid.points[setting].value / grid.best for setting, _ in found]
+            rows.append(
+                {
+                    "grid": grid.name,
+                    "method": method,
+                    "num_settings": len(grid.points),
+                    "within": sum(loss <= WITHIN for loss in losses) / num_seeds,
+                    "median_loss": statistics.median(losses),
+                    "worst_loss": max(losses),
+                    "share_of_grid": statistics.median(took_s for _, took_s in found) / grid.seconds,
+                    "losses": losses,
+                }
+            )
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    print(
+        f"{'grid':28} {'method':10} {'within 3 %':>10} {'median loss':>12} {'worst':>8} {'of grid time':>13}"
+    )
+    for row in rows:
+        print(
+            f"{row['grid']:28} {row['method']:10} {row['within']:10.0%} {row['median_loss']:12.1%} "
+            f"{row['worst_loss']:8.1%} {row['share_of_grid']:13.1%}"
+        )
+
+
+# Made-up grids with a known optimum
+
+
+def synthetic(seed: int, num_cores: int = 16) -> Grid:
+    """A grid like those of a 16-core machine: factors of each knob, interactions, noise, process luck."""
+    dice = random.Random(1000 + seed)
+    shapes = [1, 2, 4, 8, 16]
+    knobs = (
+        Knob(
+            "shape",
+            tuple({"processes": p, "threads": num_cores // p} for p in shapes),
+            ladders=(tuple(range(len(shapes))),),
+        ),
+        Knob(
+            "memory_format", tuple({"memory_format": v} for v in ("contiguous", "channels_last", "blocked"))
+        ),
+        Knob("allocator", tuple({"allocator": v} for v in ("default", "retain", "tcmalloc", "jemalloc"))),
+        Knob("bind", tuple({"bind": v} for v in ("none", "rank", "core"))),
+        Knob("execution", tuple({"execution": v} for v in ("eager", "script", "compile")), costly=True),
+    )
+    space = Space({"bind": "none"}, knobs)
+    peak = dice.choice(range(len(shapes)))
+    slope = dice.uniform(0.05, 0.3)
+    factors = [
+        [-slope * abs(i - peak) + dice.gauss(0, 0.02) for i in range(len(shapes))],
+        [0.0, dice.uniform(-0.05, 0.9), dice.uniform(-0.6, 0.4)],
+        [0.0, dice.uniform(0.0, 0.4), dice.uniform(-0.1, 0.4), dice.uniform(-0.1, 0.4)],
+        [0.0, dice.uniform(-0.05, 0.3), dice.uniform(-0.1, 0.3)],
+        [0.0, dice.uniform(-0.2, 0.15), dice.uniform(-0.3, 0.5)],
+    ]
+    clash = {pair: dice.gauss(0, 0.05) for pair in itertools.product(range(5), range(3), range(3))}
+    points = {}
+    for setting in itertools.product(*(range(len(knob.choices)) for knob in knobs)):
+        log = sum(factor[choice] for factor, choice in zip(factors, setting, strict=True))
+        log += clash[setting[0], setting[1], setting[4]] + dice.gauss(0, 0.01)
+        samplings = tuple(100 * math.exp(log + dice.gauss(0, 0.015)) for _ in range(2 * SAMPLINGS))
+        step_s = 1.0 / math.exp(log)
+        start_s = 4.0 + 3 * step_s + (25.0 if setting[4] == 2 else 0.0)
+        points[setting] = Point(setting, start_s, max(0.4, step_s), samplings, step_s)
+    return Grid(f"synthetic {seed}", space, points, bounded_latency=False)
+
+
+# Recording
+
+
+def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) -> None:
+    """Measure every setting of the named knobs; one line per setting and pass, what is there is kept."""
+    done = {(tuple(line["setting"]), line["pass"]) for line in read_lines(out) if "setting" in line}
+    space = tunable.space
+    free = [i for i, knob in enumerate(space.knobs) if not knob_names or knob.name in knob_names]
+    settings = [
+        tuple(combination)
+        for combination in itertools.product(
+            *(range(len(k.choices)) if i in free else (0,) for i, k in enumerate(space.knobs))
+        )
+    ]
+    if not out.exists():
+        header = {
+            "name": tunable.question.name,
+            "mode": tunable.question.mode,
+            "base": dict(space.base),
+            "knobs": [asdict(knob) for knob in space.knobs],
+        }
+        out.write_text(json.dumps(header) + "\n")
+    print(f"{len(settings)} settings", file=sys.stderr)
+    arena = LiveArena(tunable, out.with_suffix(".work").absolute())
+    try:
+        for number in range(passes):
+            order = list(settings)
+            random.Random(number).shuffle(order)
+            for count, setting in enumerate(order):
+                if (setting, number) not in done:
+                    line = {"pass": number, **_measured(arena, setting)}
+                    with open(out, "a") as file:
+                        file.write(json.dumps(line) + "\n")
+                    told = line["reason"] or f"{statistics.median(line['throughputs']):.4g}"
+                    print(
+                        f"[{number}: {count + 1}/{len(order)}] {space.words(setting)}: {told}",
+                        file=sys.stderr,
+                    )
+    finally:
+        arena.close()
+
+
+def _measured(arena: LiveArena, setting: Setting) -> dict[str, Any]:
+    began = time.monotonic()
+    empty = {"setting": setting, "start_s": 0.0, "sample_s": 0.0, "throughputs": [], "latency_s": 0.0}
+    try:
+        entrant = arena.enter(setting, SLOWEST_S)
+        started = time.monotonic()
+        samplings = [entrant.sample() for _ in range(SAMPLINGS)]
+        sampled = time.monotonic()
+        entrant.leave()
+    except Rejected as problem:
+        return {**empty, "start_s": time.monotonic() - began, "reason": problem.reason}
+    return {
+        "setting": setting,
+        "start_s": started - began,
+        "sample_s": (sampled - started) / SAMPLINGS,
+        "throughputs": [each.throughput for each in samplings],
+        "latency_s": statistics.median(each.latency_s for each in samplings),
+        "reason": "",
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    except FileNotFoundError:
+        return []
+
+
+def read_grid(path: Path) -> Grid:
+    """A recorded grid, the passes of each setting together."""
+    header, *lines = read_lines(path)
+    knobs = tuple(
+        Knob(**{**knob, "choices": tuple(knob["choices"]), "ladders": tuple(map(tuple, knob["ladders"]))})
+        for knob in header["knobs"]
+    )
+    together: dict[Setting, list[dict[str, Any]]] = {}
+    for line in lines:
+        together.setdefault(tuple(line["setting"]), []).append(line)
+    points = {}
+    for setting, found in together.items():
+        good = [each for each in found if each["throughputs"]] or found
+        points[setting] = Point(
+            setting=setting,
+            start_s=statistics.median(each["start_s"] for each in good),
+            sample_s=statistics.median(each["sample_s"] for each in good),
+            throughputs=tuple(value for each in good for value in each["throughputs"]),
+            latency_s=statistics.median(each["latency_s"] for each in good),
+            reason=good[0]["reason"],
+        )
+    return Grid(header["name"], Space(header["base"], knobs), points, header["mode"] == "infer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    recording = verbs.add_parser("record")
+    recording.add_argument("subject")
+    recording.add_argument("--mode", default="infer")
+    recording.add_argument("--batch", type=int)
+    recording.add_argument("--args", action="append", default=[])
+    recording.add_argument("--allow", action="append", default=[])
+    recording.add_argument("--knobs", default="", help="only these, by comma")
+    recording.add_argument("--passes", type=int, default=PASSES)
+    recording.add_argument("--out", type=Path, required=True)
+    replaying = verbs.add_parser("replay")
+    replaying.add_argument("grids", nargs="*", type=Path)
+    replaying.add_argument("--synthetic", type=int, default=0, help="so many made-up grids too")
+    replaying.add_argument("--seeds", type=int, default=10)
+    replaying.add_argument("--share", type=float, default=0.1, help="of the grid's time, for every method")
+    replaying.add_argument(
+        "--equal-time", action="store_true", help="others get what ours took, not the share"
+    )
+    replaying.add_argument("--methods", default=",".join(METHODS))
+    replaying.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.verb == "record":
+        fixed = read_assignments(given.args, "--args", "args.")
+        question = make_question(
+            given.subject, mode=given.mode, batch=given.batch, fixed=fixed, allow=given.allow
+        )
+        names = [name for name in given.knobs.split(",") if name]
+        record(Tunable.of(question), given.out, names, given.passes)
+        return
+    grids = [read_grid(path) for path in given.grids] + [synthetic(seed) for seed in range(given.synthetic)]
+    rows = replay(grids, given.seeds, given.share, given.methods.split(","), given.equal_time)
+    show(rows)
+    if given.out:
+        given.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Keeps a report page fresh while a study runs; written between measurements, in a process of its own."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corewise.cli.durations import spoken
+from corewise.spec.record import Record
+from corewise.spec.run import Run
+from corewise.spec.trial import Trial
+
+if TYPE_CHECKING:
+    from corewise.engine.plan import Plan
+    from corewise.engine.run import Observer
+    from corewise.store.store import Store
+
+MIN_PAUSE_S = 10.0  # between two writings
+MAX_SHARE = 0.05  # of the study's time that may go into writing pages
+
+
+class ReportKeeper:
+    """An observer that hands every call on and rewrites the page when it is due."""
+
+    def __init__(self, inner: "Observer", plan: "Plan", store: "Store", output: Path) -> None:
+        self.inner, self.plan, self.store, self.output = inner, plan, store, output
+        self.num_trials = self.num_done = 0
+        self.seconds_left: float | None = None
+        self._due_at_s = 0.0
+        self._problem = ""
+
+    def planned(self, trials: Sequence[Trial]) -> None:
+        self.inner.planned(trials)
+        self.num_trials, self.num_done = len(trials), 0
+        self._write_if_due()
+
+    def started(self, trial: Trial, run_index: int) -> None:
+        self.inner.started(trial, run_index)
+
+    def ran(self, trial: Trial, run: Run, seconds_left: float) -> None:
+        self.inner.ran(trial, run, seconds_left)
+        self.seconds_left = seconds_left
+        self._write_if_due()
+
+    def finished(self, record: Record) -> None:
+        self.inner.finished(record)
+        self.num_done += bool(record.runs)
+
+    def waiting(self, num_trials: int) -> None:
+        self.inner.waiting(num_trials)
+        self._write_if_due()
+
+    def _write_if_due(self) -> None:
+        began_s = time.monotonic()
+        if began_s >= self._due_at_s:
+            self._write(live=True)
+            took_s = time.monotonic() - began_s
+            self._due_at_s = time.monotonic() + max(MIN_PAUSE_S, took_s * (1 / MAX_SHARE - 1))
+
+    def close(self) -> str:
+        """Write the page for the last time, without reloading; what went wrong comes back, or nothing."""
+        self._write(live=False)
+        return self._problem
+
+    def _write(self, live: bool) -> None:
+        """The page from the store and what unfinished trials have shown; a study never fails for its page."""
+        from corewise.engine.provisional import provisional_records
+        from corewise.store.lines import seal
+
+        with tempfile.TemporaryDirectory(prefix="corewise-live-") as folder:
+            side = Path(folder) / "provisional.jsonl"
+            side.write_bytes(b"".join(seal(r.to_json()) for r in provisional_records(self.plan, self.store)))
+            words = [sys.executable, "-m", "corewise.report.live", str(self.store.path), str(self.output)]
+            words += ["--study", self.plan.study.name, "--provisional", str(side)]
+            if live:
+                words += ["--refresh-s", f"{MIN_PAUSE_S:g}", "--progress", self._progress()]
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self._problem = (
+            "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason told"])[-1]
+        )
+
+    def _progress(self) -> str:
+        left = "" if self.seconds_left is None else f", about {spoken(self.seconds_left)} left"
+        return f"{self.num_done} of {self.num_trials} trials done{left}"

@@ -1,0 +1,80 @@
+// What the reader set up here outlives a reload: order, filters, open parts, place on the page; and the reloading itself.
+"use strict";
+const STATE_NAME = `corewise-page:${location.pathname}`;
+const TICK_MS = 250;
+
+function placeOnPage() {
+  const marks = [...document.querySelectorAll("main [id]")].filter((element) => element.matches("section, figure"));
+  const top = marks.filter((element) => element.getBoundingClientRect().top <= 1).pop();
+  const element = top || marks[0];
+  return { id: element.id, offset_px: element.getBoundingClientRect().top };
+}
+
+function saveState() {
+  const state = window.corewiseState;
+  state.open = {};
+  document.querySelectorAll("details[id]").forEach((element) => { state.open[element.id] = element.open; });
+  state.place = placeOnPage();
+  const focused = document.activeElement;
+  state.focus = focused && focused.id ? { id: focused.id, at: focused.selectionStart ?? null } : null;
+  try { sessionStorage.setItem(STATE_NAME, JSON.stringify(state)); } catch { /* then a reload forgets */ }
+}
+
+function loadState() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(STATE_NAME));
+    if (kept && kept.tables && kept.open) window.corewiseState = kept;
+  } catch { /* nothing was kept */ }
+  const { open } = window.corewiseState;
+  document.querySelectorAll("details[id]").forEach((element) => {
+    if (element.id in open) element.open = open[element.id];
+  });
+}
+
+// A function that puts the part that was on top back there, as long as the reader has not moved since.
+function keptPlace() {
+  const { place, focus } = window.corewiseState;
+  let moved = !place;
+  for (const kind of ["wheel", "touchmove", "keydown", "pointerdown"]) {
+    addEventListener(kind, () => { moved = true; }, { once: true, passive: true });
+  }
+  const keep = () => {
+    const element = !moved && document.getElementById(place.id);
+    if (element) scrollTo({ top: scrollY + element.getBoundingClientRect().top - place.offset_px, behavior: "instant" });
+    const focused = !moved && focus && document.getElementById(focus.id);
+    if (!focused || document.activeElement === focused) return;
+    focused.focus({ preventScroll: true });
+    if (focus.at !== null && focused.setSelectionRange) focused.setSelectionRange(focus.at, focus.at);
+  };
+  keep();
+  return keep;
+}
+
+function startLive() {
+  const bar = document.getElementById("live");
+  if (!bar) return;
+  const state = window.corewiseState;
+  const period_s = Number(bar.dataset.refresh);
+  const words = document.getElementById("live-words");
+  const button = document.getElementById("pause");
+  let left_ms = period_s * 1000;
+  const show = () => {
+    words.textContent = state.paused ? "The study is running; updating is paused." : `The study is running; updating every ${period_s} s.`;
+    button.textContent = state.paused ? "Go on" : "Pause";
+    bar.classList.toggle("paused", Boolean(state.paused));
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    state.paused = !state.paused;
+    show();
+  });
+  show();
+  setInterval(() => {
+    const reading = document.hidden || state.paused || !getSelection().isCollapsed;
+    if (reading) return;
+    left_ms -= TICK_MS;
+    if (left_ms > 0) return;
+    saveState();
+    location.reload();
+  }, TICK_MS);
+}

@@ -1,0 +1,220 @@
+"""From stores to a report: read, sort into groups, compute, and put into words, charts and tables."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corewise import __version__
+from corewise.report.answers import answers_of, summary_of
+from corewise.report.findings import findings_of
+from corewise.report.groups import Group, Source, groups_of
+from corewise.report.machines import machine_tables, version_tables
+from corewise.report.method import method_of
+from corewise.report.model import Chart, Finding, Report, StudyPart, Table
+from corewise.report.sources import read_sources
+from corewise.report.standing import Standing, efficiencies_of, standing_of
+from corewise.report.studied import Studied
+from corewise.report.tables import results_table, unmeasured_of
+from corewise.report.words import counted, listed, short
+from corewise.spec.errors import UserError, nearest
+from corewise.spec.record import Record, utc_now
+
+if TYPE_CHECKING:
+    from corewise.report.publications import Publication
+
+MAX_GROUPS_WITH_CHARTS = 12
+MAX_FINDINGS = 40
+
+
+class UnknownStudy(UserError):
+    """A study of which the stores hold no record."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a report is to hold beside the records themselves."""
+
+    title: str = ""
+    refresh_s: float | None = None
+    progress: str = ""
+    publications: "Sequence[Publication]" = ()
+
+
+def build_report(
+    stores: Sequence[Path],
+    *,
+    studies: Sequence[str] | None = None,
+    refresh_s: float | None = None,
+    published: bool = True,
+    published_folders: Sequence[Path] = (),
+    title: str = "",
+    extra_records: Sequence[Record] = (),
+    progress: str = "",
+) -> Report:
+    """The report of all records in the stores, or of those of some studies.
+
+    `extra_records` stand in for trials that have no record yet, as while a study runs; `progress` says how
+    far that is. Stores with the same study are kept apart, by machine and by store, and set side by side.
+    """
+    from corewise.report.publications import load_publications, shipped_folder
+
+    publications = [*load_publications(shipped_folder())] if published else []
+    for folder in published_folders:
+        publications += load_publications(folder)
+    sources, notices = read_sources(stores, extra_records)
+    _check_studies(studies, sources)
+    ask = Ask(title, refresh_s, progress, publications)
+    return report_of(sources, studies=studies, notices=notices, ask=ask)
+
+
+def report_of(
+    sources: Sequence[Source],
+    *,
+    studies: Sequence[str] | None = None,
+    notices: Sequence[str] = (),
+    ask: Ask | None = None,
+) -> Report:
+    """The report of records already read."""
+    ask = ask or Ask()
+    groups = groups_of(sources, None if studies is None else set(studies))
+    made = _Parts(groups, sources, ask)
+    parts = list(made.parts())
+    records = [record for source in sources for record in source.records if _wanted(record, studies)]
+    return Report(
+        title=ask.title or _title(parts),
+        made_at=utc_now(),
+        corewise_version=__version__,
+        summary=made.summary(),
+        studies=parts,
+        findings=made.findings[:MAX_FINDINGS],
+        machines=machine_tables(records),
+        versions=version_tables(records),
+        notices=[*notices, *made.notices],
+        sources=[source.label for source in sources],
+        refresh_s=ask.refresh_s,
+    )
+
+
+def _wanted(record: Record, studies: Sequence[str] | None) -> bool:
+    return studies is None or record.study in studies
+
+
+def _check_studies(studies: Sequence[str] | None, sources: Sequence[Source]) -> None:
+    known = {record.study for source in sources for record in source.records}
+    for study in studies or ():
+        if study not in known:
+            hint = nearest(study, known) if known else "there are no records yet"
+            raise UnknownStudy(f"no study {short(study)!r} in {listed([s.label for s in sources])}: {hint}")
+
+
+def _title(parts: Sequence[StudyPart]) -> str:
+    names = [part.title for part in parts]
+    return f"Corewise: {listed(names, 3)}" if names else "Corewise: nothing measured yet"
+
+
+class _Parts:
+    """The parts of a report, made study by study; what belongs to the whole is gathered on the way."""
+
+    def __init__(self, groups: Sequence[Group], sources: Sequence[Source], ask: Ask) -> None:
+        self.sources, self.ask = sources, ask
+        self.notices: list[str] = []
+        self.findings: list[Finding] = []
+        self.headlines: list[str] = []
+        self._num_with_charts = 0
+        self._keys: set[str] = set()
+        self.studies: dict[str, list[tuple[Group, Standing]]] = {}
+        for group in groups:
+            self.studies.setdefault(group.study, []).append((group, standing_of(group)))
+
+    def parts(self) -> Iterator[StudyPart]:
+        for study, members in self.studies.items():
+            yield self._part(study, members)
+        left = sum(len(members) for members in self.studies.values()) - MAX_GROUPS_WITH_CHARTS
+        if left > 0:
+            what = counted(left, "workload", "workloads")
+            self.notices.append(
+                f"Charts are drawn for the first {MAX_GROUPS_WITH_CHARTS}; {what} have tables only."
+            )
+
+    def summary(self) -> list[str]:
+        if not self.studies:
+            where = self.sources[0].label if self.sources else "DIR"
+            return [f"There are no records yet: run a study with `corewise run STUDY --store {where}`."]
+        return summary_of(self.headlines)
+
+    def _part(self, study: str, members: Sequence[tuple[Group, Standing]]) -> StudyPart:
+        groups = [group for group, _ in members]
+        answers: list[str] = []
+        charts: list[Chart] = []
+        tables: list[Table] = []
+        citations: dict[str, None] = {}
+        for group, standing in members:
+            told = answers_of(group, standing)
+            self.headlines.append(told[0])
+            answers += told
+            drawn, shown = self._figures(group, standing, citations)
+            charts += drawn
+            tables += shown
+        store = next(
+            (s.label for s in self.sources if any(r.study == study for r in s.records)), "corewise-store"
+        )
+        self.findings += findings_of(Studied(study, store, members))
+        method = method_of(groups)
+        method += [("published figures", short(citation, 400)) for citation in citations]
+        return StudyPart(
+            key=self._free_key(study),
+            title=short(study, 120) or "a study without a name",
+            question=next((group.question for group in groups if group.question), ""),
+            answers=answers,
+            charts=[replace(chart, key=self._free_key(chart.key)) for chart in charts],
+            tables=[replace(table, key=self._free_key(f"{study} {table.key}")) for table in tables],
+            unmeasured=unmeasured_of(groups),
+            method=method,
+            progress=self.ask.progress,
+        )
+
+    def _figures(
+        self, group: Group, standing: Standing, citations: dict[str, None]
+    ) -> tuple[list[Chart], list[Table]]:
+        charts: list[Chart] = []
+        tables: list[Table] = []
+        if self._num_with_charts < MAX_GROUPS_WITH_CHARTS:
+            from corewise.report.charts.choose import charts_of
+            from corewise.report.published import beside
+
+            self._num_with_charts += 1
+            charts += charts_of(group, standing)
+            besides = beside(group, standing, self.ask.publications)
+            charts += [*besides.charts, *self._samples(group, standing)]
+            tables += besides.tables
+            citations.update(dict.fromkeys(besides.sources))
+        results = results_table(group, standing, efficiencies_of(group))
+        return charts, [*([results] if results is not None else []), *tables]
+
+    def _samples(self, group: Group, standing: Standing) -> list[Chart]:
+        """The chart of raw samples, which are fetched for a few trials only."""
+        from corewise.report.charts.choose import trials_to_look_into
+        from corewise.report.charts.samples import MAX_TRIALS, samples_chart
+
+        chosen = trials_to_look_into(group, standing, MAX_TRIALS)
+        found: dict[int, Sequence[Sequence[float]]] = {}
+        for i in chosen:
+            trial_id = group.records[i].trial_id
+            samples: Mapping[str, Sequence[Sequence[float]]] = group.sources[i].samples_of([trial_id])
+            if samples.get(trial_id):
+                found[i] = samples[trial_id]
+        chart = samples_chart(group, found)
+        return [] if chart is None else [chart]
+
+    def _free_key(self, name: str) -> str:
+        """A key made of letters, digits and hyphens that no other part of the report has."""
+        from corewise.report.charts.look import key_of
+
+        base = key_of(name)
+        key, number = base, 1
+        while key in self._keys:
+            number += 1
+            key = f"{base}-{number}"
+        self._keys.add(key)
+        return key

@@ -1,0 +1,116 @@
+"""Findings that say what may be faster: edges of what was tried, memory, page faults, hardware threads."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from corewise.report.columns import number_or_nan
+from corewise.report.groups import Group
+from corewise.report.model import Finding
+from corewise.report.phrases import task_words
+from corewise.report.studied import Studied
+from corewise.report.words import counted, listed, memory, short
+
+MEMORY_NEAR = 0.8  # of the machine's
+FAULT_S = 0.25e-6  # what a minor page fault costs at least
+FAULTS_SHARE = 0.05  # of the step
+PAGE_BYTES = 4096
+
+
+def _edges(studied: Studied) -> Iterator[Finding]:
+    """A best value at the end of what was tried: the true best may lie beyond."""
+    for group, standing in studied.groups:
+        for name in ("batch", "threads", "processes", "interop_threads", "loader_workers"):
+            if name not in group.axes or not group.is_number(name) or not standing.best:
+                continue
+            best = max(standing.best.values(), key=lambda i: group.rate[i])
+            value, values = group.points[best][name], group.values(name)
+            if value != values[-1] or len(group.along(best, name)) < 2 or _is_full(group, best, name):
+                continue
+            more = (
+                f"{name}={value},{2 * value},{4 * value}"
+                if name == "batch"
+                else f"{name}={value},{2 * value}"
+            )
+            yield Finding(
+                level="info",
+                title=f"{task_words(group)}: the fastest has the largest {short(name)} tried, {value:,}",
+                evidence=f"tried: {listed([f'{each:,}' for each in values], 8)}",
+                remedy=f"Try more: {studied.again(f'workload={group.workload}', more)}.",
+            )
+
+
+def _is_full(group: Group, i: int, name: str) -> bool:
+    """True when no more threads or processes fit into the allocation."""
+    if name not in ("threads", "processes"):
+        return False
+    params, cores = group.records[i].params, group.records[i].machine.get("allocation_cores")
+    width = number_or_nan(params.get("processes") or 1) * number_or_nan(params.get("threads") or 1)
+    return math.isnan(number_or_nan(cores)) or 2 * width > number_or_nan(cores)
+
+
+def _memory(studied: Studied) -> Iterator[Finding]:
+    limits = np.array([number_or_nan(record.machine.get("memory_bytes")) for record in studied.records])
+    shares = studied.metric("peak_memory_bytes") / np.where(limits > 0, limits, np.nan)
+    num = int((shares > MEMORY_NEAR).sum())
+    if num:
+        worst = int(np.nanargmax(shares))
+        yield Finding(
+            level="warning",
+            title=f"{studied.name}: {counted(num, 'trial')} nearly filled the memory",
+            evidence=f"up to {100 * shares[worst]:.0f} % of {memory(limits[worst])}",
+            remedy=f"Larger batches will fail; share them out: {studied.again('batch_scope=global')}.",
+        )
+
+
+def _faults(studied: Studied) -> Iterator[Finding]:
+    """Memory that is given back and taken anew in every step."""
+    faults, step_s = studied.metric("minor_faults_per_step"), studied.metric("step_s")
+    shares = faults * FAULT_S / np.where(step_s > 0, step_s, np.nan)
+    usual = np.array([record.params.get("allocator", "default") == "default" for record in studied.records])
+    many = np.flatnonzero(usual & (shares > FAULTS_SHARE))
+    if many.size == 0:
+        return
+    worst = int(many[np.argmax(shares[many])])
+    yield Finding(
+        level="info",
+        title=f"{studied.name}: {counted(many.size, 'trial')} take much memory anew in every step",
+        evidence=(
+            f"up to {faults[worst]:,.0f} page faults a step, that is {memory(faults[worst] * PAGE_BYTES)}, "
+            f"with {studied.point(studied.records[worst])}"
+        ),
+        remedy=f"Let the allocator keep what is freed: {studied.again('allocator=default,retain')}.",
+    )
+
+
+def _smt(studied: Studied) -> Iterator[Finding]:
+    """Hardware threads that no trial used."""
+    if any("smt" in group.varying for group, _ in studied.groups):
+        return
+    for record in studied.records[:1]:
+        num_cpus = _num_cpus(record.machine.get("allocation_cpus"))
+        cores = number_or_nan(record.machine.get("allocation_cores"))
+        if num_cpus > cores and not record.params.get("smt"):
+            yield Finding(
+                level="info",
+                title=f"{studied.name}: the second hardware thread of each core was not tried",
+                evidence=f"{num_cpus} CPUs on {cores:.0f} cores",
+                remedy=f"See whether it pays: {studied.again('smt=false,true')}.",
+            )
+
+
+def _num_cpus(text: Any) -> int:
+    """The number of CPUs in a list such as 0-7,16-23; 0 for anything else."""
+    num = 0
+    try:
+        for part in str(text).split(","):
+            first, _, last = part.partition("-")
+            num += int(last or first) - int(first) + 1
+    except ValueError:
+        return 0
+    return num
+
+
+HINTS: Sequence[Callable[[Studied], Iterator[Finding]]] = (_memory, _edges, _faults, _smt)

@@ -1,0 +1,100 @@
+"""Workloads, parameters and points in the words of a sentence."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corewise.report.groups import WIDTHS, Group
+from corewise.report.words import counted, named, short, shown
+from corewise.spec.record import Record
+
+_MODES = {"train": "training", "infer": "inference"}
+_PRETTY = {
+    "alexnet": "AlexNet",
+    "resnext50_32x4d": "ResNeXt-50 32×4d",
+    "wide_resnet101_2": "Wide ResNet-101-2",
+    "matmul": "matrix product",
+}
+_LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "execution", "data": "data"}
+
+
+def workload_words(workload: str) -> str:
+    """The workload's name as papers write it."""
+    match = re.fullmatch(r"resnet(\d+)", workload)
+    return f"ResNet-{match[1]}" if match else _PRETTY.get(workload, short(workload) or "the workload")
+
+
+def task_words(group: Group) -> str:
+    """What is computed: ResNet-50 training."""
+    mode = _MODES.get(group.mode, short(group.mode))
+    return f"{workload_words(group.workload)} {mode}".strip()
+
+
+def sample_noun(records: Sequence[Record]) -> str:
+    """What a sample of the workload is: images where its work counts pixels."""
+    for record in records:
+        if record.params.get("workload") == "matmul":
+            return "products"
+        if record.work.get("pixels_per_sample"):
+            return "images"
+    return "samples"
+
+
+def rate_unit(group: Group) -> str:
+    """The unit of throughput."""
+    return f"{sample_noun(group.records[:1])}/s"
+
+
+def axis_title(name: str) -> str:
+    """An axis as the title of a column or of a chart's axis."""
+    return "math kernels" if name == "math" else short(named(name).replace("_", " "))
+
+
+def value_words(name: str, value: Any) -> str:
+    """One value of one parameter: 16 threads, batch 4, channels_last."""
+    if name in ("threads", "processes") and isinstance(value, int):
+        return counted(
+            value, name.removesuffix("es") if name == "processes" else name.removesuffix("s"), name
+        )
+    if name == "version":
+        return f"version {short(shown(value))}"
+    if name == "machine" or name == "store":
+        return short(shown(value))
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {short(named(name))}"
+    if value is None:
+        return f"{short(named(name).replace('_', ' '))} unset"
+    if isinstance(value, str) and name in _LEVEL_AXES:
+        return f"{short(value)} {_LEVEL_AXES[name]}".strip()
+    return f"{short(named(name).replace('_', ' '))} {short(shown(value))}"
+
+
+def point_words(point: Mapping[str, Any], without: Sequence[str] = ()) -> str:
+    """A point in words: 4 processes × 4 threads at batch 16."""
+    left = {name: value for name, value in point.items() if name not in without}
+    words = []
+    if "processes" in left and "threads" in left:
+        words.append(shape_words(left.pop("processes"), left.pop("threads")))
+    for name in WIDTHS:
+        if name in left:
+            words.append(value_words(name, left.pop(name)))
+    if "batch" in left:
+        batch = value_words("batch", left.pop("batch"))
+        words = [f"{words[0]} at {batch}"] if words else [batch]
+    words += [value_words(name, value) for name, value in left.items()]
+    return ", ".join(words)
+
+
+def usual_point(record: Record) -> dict[str, Any]:
+    """What one asks of a trial first, for where nothing varies."""
+    return {name: record.params[name] for name in (*WIDTHS, "batch") if record.params.get(name) is not None}
+
+
+def shape_words(processes: Any, threads: Any) -> str:
+    """Processes and threads in words."""
+    return f"{value_words('processes', processes)} × {value_words('threads', threads)}"
+
+
+def shape_label(processes: Any, threads: Any) -> str:
+    """Processes and threads as a label of a chart: 4×4."""
+    return f"{shown(processes)}×{shown(threads)}"

@@ -1,0 +1,52 @@
+"""Stores as sources of a report: records cut short, the samples of a few trials fetched when asked for."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from corewise.report.groups import RunSamples, SamplesOf, Source
+from corewise.report.words import counted, short
+from corewise.spec.record import Record
+from corewise.store.brief import brief
+from corewise.store.parts import Place
+from corewise.store.reader import told_damage
+from corewise.store.store import Store
+
+MAX_DAMAGE = 5  # told of each store
+
+
+def read_sources(
+    paths: Sequence[Path], extra_records: Sequence[Record] = ()
+) -> tuple[list[Source], list[str]]:
+    """The stores read, and what a reader must know about them; extra records join the first store."""
+    sources: list[Source] = []
+    notices: list[str] = []
+    for path in dict.fromkeys(paths):
+        store = Store.open(path, create=False)
+        result = store.records(brief)
+        notices += [f"Left out: {short(line, 300)}" for line in told_damage(result.damage, MAX_DAMAGE)]
+        records = list(result.records)
+        places = {record.trial_id: place for record, place in zip(records, result.places, strict=True)}
+        extra = [] if sources else [record for record in extra_records if record.trial_id not in places]
+        if result.duplicates:
+            what = counted(len(result.duplicates), "record")
+            notices.append(f"{what} in {path} belong to trials that have another one, which stands.")
+        fetch = _fetcher(store, places, {record.trial_id: record for record in extra})
+        sources.append(
+            Source(label=str(path), records=[*records, *(brief(e) for e in extra)], samples_of=fetch)
+        )
+    return sources, notices
+
+
+def _fetcher(store: Store, places: Mapping[str, Place], extra: Mapping[str, Record]) -> SamplesOf:
+    def samples_of(trial_ids: Collection[str]) -> Mapping[str, RunSamples]:
+        """The samples of each run that counts of these trials, read again from the store."""
+        known = [trial_id for trial_id in trial_ids if trial_id in places]
+        found = {record.trial_id: _samples(record) for record in store.at([places[each] for each in known])}
+        found |= {trial_id: _samples(extra[trial_id]) for trial_id in trial_ids if trial_id in extra}
+        return found
+
+    return samples_of
+
+
+def _samples(record: Record) -> RunSamples:
+    return [list(run.get("samples_s") or ()) for run in record.runs if run.get("status") == "ok"]

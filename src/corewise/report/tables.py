@@ -1,0 +1,181 @@
+"""The figures of a group as a table, and what gave no figure, by reason."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from corewise.report.groups import Group
+from corewise.report.model import Column, Kind, Table, Unmeasured
+from corewise.report.phrases import axis_title, point_words, rate_unit, task_words
+from corewise.report.standing import Efficiencies, Standing
+from corewise.report.words import clean, named, point, rounded, short
+from corewise.spec.axes import AXES
+from corewise.stats.values import Values
+
+MAX_POINTS = 20  # named for each reason
+MAX_REASONS = 50
+_LONGEST_CELL = 200
+# Worth saying even when they have their usual value.
+_ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
+_HINTS = {
+    "efficiency": "samples/s per core over those of the trial with the fewest cores, all else equal",
+    "spread": "half the interval over the median",
+    "step": "median time of a step",
+    "p99": "99th percentile of the step times; from 100 samples a run on",
+    "memory": "peak of all processes of the trial, shared pages counted once",
+    "runs": "executions in fresh processes that count",
+    "aside": "runs that were disturbed, set aside and repeated",
+    "standing": "best: the fastest of its task; ≈ best: not told apart from it",
+}
+
+
+def results_table(group: Group, standing: Standing, efficiency: Efficiencies) -> Table | None:
+    """All trials that gave a figure, in order of their parameters."""
+    if not group.records:
+        return None
+    keys = [column.codes for column in group.columns.values()][::-1]
+    places = np.lexsort(keys).tolist() if keys else [0]
+    columns, cells = _parameters(group)
+    for column, values in _figures(group, standing, efficiency):
+        if any(value is not None for value in values):
+            columns.append(column)
+            cells.append(values)
+    rows = [[values[i] for values in cells] for i in places]
+    marked = standing.is_best | standing.may_equal_best
+    constants = told_constants(group.constant)
+    return Table(
+        key="results",
+        title=f"{task_words(group)}: results",
+        columns=columns,
+        rows=rows,
+        caption=_caption(group, constants, marked),
+        best_rows=[row for row, i in enumerate(places) if marked[i]],
+    )
+
+
+def told_constants(constant: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants a reader has to know: those that are not as by default."""
+    return {n: v for n, v in constant.items() if n in _ALWAYS_TOLD or not _is_default(n, v)}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name in AXES and AXES[name].default == value
+
+
+def _parameters(group: Group) -> tuple[list[Column], list[list[Any]]]:
+    columns: list[Column] = []
+    cells: list[list[Any]] = []
+    for name in group.varying:
+        kind: Kind = "number" if group.is_number(name) else "text"
+        columns.append(
+            Column(key=f"param-{len(columns)}", title=axis_title(name), kind=kind, hint=_hint(name))
+        )
+        values = [_cell(value) for value in group.values(name)]
+        cells.append([values[code] for code in group.columns[name].codes])
+    return columns, cells
+
+
+def _hint(name: str) -> str:
+    return AXES[name].help if name in AXES else named(name) if name.startswith("args.") else ""
+
+
+def _cell(value: Any) -> Any:
+    return short(value, _LONGEST_CELL) if isinstance(value, str) else value
+
+
+def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list[tuple[Column, list[Any]]]:
+    unit = rate_unit(group)
+    level = f"{100 * group.confidence:g} %"
+    spread = (group.high - group.low) / 2 / group.rate
+    disturbed = [bool(each) or None for each in group.is_disturbed]
+    return [
+        (
+            Column(key="rate", title=unit, kind="number", unit=unit, hint="median over runs"),
+            _short(group.rate),
+        ),
+        (
+            Column(key="low", title=f"{level} interval", kind="number", unit=unit, upto="high"),
+            _short(group.low),
+        ),
+        (Column(key="high", title=f"{level} interval, high", kind="number", unit=unit), _short(group.high)),
+        (Column(key="spread", title="±", kind="percent", hint=_HINTS["spread"]), _short(spread, 3)),
+        (
+            Column(key="step", title="step", kind="seconds", hint=_HINTS["step"]),
+            _short(group.metric("step_s"), 4),
+        ),
+        (
+            Column(key="p99", title="p99", kind="seconds", hint=_HINTS["p99"]),
+            _short(group.metric("latency_p99_s"), 4)
+            if group.mode == "infer"
+            else [None] * len(group.records),
+        ),
+        (
+            Column(key="efficiency", title="efficiency", kind="number", hint=_HINTS["efficiency"]),
+            _short(efficiency.value, 3),
+        ),
+        (
+            Column(key="memory", title="memory", kind="bytes", hint=_HINTS["memory"]),
+            _short(group.metric("peak_memory_bytes"), 4),
+        ),
+        (
+            Column(key="runs", title="runs", kind="number", hint=_HINTS["runs"]),
+            [int(num) for num in group.rates.num],
+        ),
+        (
+            Column(key="aside", title="set aside", kind="number", hint=_HINTS["aside"]),
+            _counts([len(record.disturbed) for record in group.records]),
+        ),
+        (Column(key="disturbed", title="disturbed", hint="a run that counts was disturbed"), disturbed),
+        (Column(key="standing", title="standing", hint=_HINTS["standing"]), _standings(standing)),
+        (
+            Column(key="trial", title="trial", hint="`corewise show --trial ID` shows all of it"),
+            [clean(record.trial_id[:8]) for record in group.records],
+        ),
+    ]
+
+
+def _short(values: Values, digits: int = 5) -> list[float | None]:
+    return [rounded(float(value), digits) for value in values]
+
+
+def _counts(values: Sequence[int]) -> list[int | None]:
+    """The counts, or nothing at all where all are 0."""
+    return list(values) if any(values) else [None] * len(values)
+
+
+def _standings(standing: Standing) -> list[str | None]:
+    words = np.where(standing.is_best, "best", np.where(standing.may_equal_best, "≈ best", ""))
+    return [str(word) or None for word in words]
+
+
+def _caption(group: Group, constants: Mapping[str, Any], marked: "np.ndarray[Any, Any]") -> str:
+    always = f"Always: {short(point(constants), 600)}. " if constants else ""
+    best = "Marked: the fastest of each task, and those not told apart from it. " if marked.any() else ""
+    return (
+        f"{always}{best}The interval is over the medians of fresh processes, never over pooled steps; the "
+        "figure of the fastest is a little flattered by having been picked."
+    )
+
+
+def unmeasured_of(groups: Sequence[Group]) -> list[Unmeasured]:
+    """The trials of a study that gave no number, those of one reason together, the most frequent first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    several = len(groups) > 1
+    for group in groups:
+        for record, own in group.unmeasured:
+            where = f"{task_words(group)}, " if several else ""
+            words = f"{where}{point_words(own)}".rstrip(", ") or record.trial_id[:8]
+            reason = record.reason or "no reason was recorded"
+            found.setdefault((record.status, reason), []).append(words)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
+    made = [
+        Unmeasured(
+            status="failed" if status == "failed" else "skipped",
+            reason=short(reason, 1000),
+            num_trials=len(points),
+            points=[short(each, 200) for each in points[:MAX_POINTS]],
+        )
+        for (status, reason), points in ordered
+    ]
+    return made[:MAX_REASONS]

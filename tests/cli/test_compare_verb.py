@@ -1,0 +1,175 @@
+"""`corewise compare`: what a person and a CI system see of it."""
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from corewise.cli.compare import compare, parse_threshold
+from corewise.spec.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
+
+from made_sides import failed, over_threads, store_of, trial
+
+app = typer.Typer()
+app.command()(compare)
+STEPS_S = {1: 1.0, 2: 0.5, 4: 0.3}
+
+
+@pytest.fixture
+def stores(tmp_path):
+    a = store_of(tmp_path / "a", *over_threads("a", STEPS_S))
+    b = store_of(tmp_path / "b", *over_threads("b", {1: 1.2, 2: 0.4, 4: 0.3}, versions={"torch": "2.14"}))
+    return [str(a), str(b)]
+
+
+def run(*words: str) -> Result:
+    result = CliRunner().invoke(app, list(words))
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    return result
+
+
+def test_what_differs_comes_before_the_sentence_and_the_sentence_before_the_table(stores):
+    done = run(*stores)
+    assert done.exit_code == 0, done.output
+    places = [
+        done.stdout.index(text)
+        for text in (
+            "versions torch",
+            "B is faster in 1 of 3 trials and slower in 1",
+            "resnet50 train threads=1",
+        )
+    ]
+    assert places == sorted(places)
+    assert "slower !" in done.stdout
+    assert "●" in done.stdout
+
+
+def test_json_is_all_that_is_printed(stores):
+    told = json.loads(run(*stores, "--json").stdout)
+    assert [each["verdict"] for each in told["trials"]] == ["slower", "faster", "same"]
+    assert told["summary"]["num_regressions"] == 1
+
+
+def test_without_a_gate_a_slowdown_is_no_failure(stores):
+    assert run(*stores).exit_code == 0
+
+
+def test_a_gate_fails_on_a_slowdown_beyond_the_threshold_only(stores):
+    done = run(*stores, "--fail-on", "slower")
+    assert done.exit_code == 1
+    assert "1 trial slower by more than 5 %" in done.stderr
+    assert run(*stores, "--fail-on", "slower", "--threshold", "30%").exit_code == 0
+    swapped = run(stores[1], stores[0], "--fail-on", "slower", "--threshold", "0.3")
+    assert swapped.exit_code == 0
+
+
+def test_a_gate_fails_on_a_trial_that_broke(tmp_path):
+    a = store_of(tmp_path / "a", trial("a1"))
+    b = store_of(tmp_path / "b", failed("b1"))
+    done = run(str(a), str(b), "--fail-on", "slower")
+    assert done.exit_code == 1
+    assert "1 trial measured in A failed in B" in done.stderr
+    assert "rank 0 ran out of memory" in done.stdout
+
+
+def test_a_gate_can_fail_on_missing_and_undecided_trials(tmp_path):
+    a = store_of(tmp_path / "a", trial("a1", [0.5]), trial("a2", params={"threads": 2}))
+    b = store_of(tmp_path / "b", trial("b1", [0.5]))
+    assert run(str(a), str(b), "--fail-on", "slower").exit_code == 0
+    done = run(str(a), str(b), "--fail-on", "slower,missing,undecided")
+    assert done.exit_code == 1
+    assert "1 trial measured in A, not in B" in done.stderr
+    assert "of 1 trial the data cannot tell" in done.stderr
+
+
+def test_junit_and_a_page_are_written_beside_what_is_shown(stores, tmp_path):
+    xml, page = tmp_path / "compare.xml", tmp_path / "compare.html"
+    done = run(*stores, "--fail-on", "slower", "--junit", str(xml), "-o", str(page))
+    assert done.exit_code == 1
+    assert ElementTree.parse(xml).getroot().get("failures") == "1"
+    assert page.stat().st_size > 100_000
+
+
+def test_two_parts_of_one_store_are_compared(tmp_path):
+    records = [trial(f"{math}", params={"math": math}) for math in ("vendor", "vanilla")]
+    done = run(str(store_of(tmp_path / "s", *records)), "--by", "math=vendor,vanilla")
+    assert "(math=vendor)" in done.stdout
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a second store"),
+        (["--by", "math"], "--by 'math' is not NAME=VALUE_A,VALUE_B"),
+        (["B", "--fail-on", "slow"], "--fail-on 'slow' is unknown: did you mean 'slower'"),
+        (["B", "--threshold", "5"], "--threshold '5' is no share"),
+        (["B", "-o", "compare.htm"], "did you mean 'html'"),
+        (["B", "--where", "threads"], "--where 'threads' is not NAME=VALUE"),
+        (["B"], "does not exist"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_read(tmp_path, words, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        run(str(tmp_path / "nowhere"), *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0.1", 0.1), ("0", 0.0), ("150%", 1.5)]
+)
+def test_a_threshold_is_a_share_or_per_cent(text, share):
+    assert parse_threshold(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "five", "-1%", "nan", "inf%", "1"])
+def test_what_is_no_threshold_is_refused(text):
+    with pytest.raises(UserError, match="is no share"):
+        parse_threshold(text)
+
+
+def test_many_trials_are_cut_with_the_way_to_see_the_rest(tmp_path):
+    a, b = (
+        store_of(tmp_path / name, *(trial(f"{name}{n:02d}", params={"batch": n}) for n in range(1, 31)))
+        for name in "ab"
+    )
+    cut, whole = run(str(a), str(b)).stdout, run(str(a), str(b), "--all").stdout
+    assert "… and 10 more: --all shows them here" in cut
+    assert (cut.count("resnet50 train batch="), whole.count("resnet50 train batch=")) == (20, 30)
+
+
+def test_names_cannot_steer_the_terminal(tmp_path):
+    evil = {"workload": "net\x1b]0;owned\x07\x1b[2J[red]"}
+    a = store_of(tmp_path / "a", trial("a1", params=evil), trial("a\x1b[1m", params={"batch": 2}))
+    b = store_of(tmp_path / "b", trial("b1", params=evil, versions={"torch\x1b[5m": "\x1b[2J"}))
+    done = run(str(a), str(b))
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.stdout
+    assert "\\x1b" in done.stdout
+
+
+def test_a_narrow_terminal_still_shows_the_verdicts(stores, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    done = run(*stores)
+    assert "slower" in done.stdout
+    assert "●" not in done.stdout
+
+
+def test_damage_is_told(stores):
+    [path] = (Path(stores[1]) / "records").iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert "1 place of" in run(*stores).stdout
+
+
+def test_an_interval_that_leaves_the_plot_ends_in_arrows(tmp_path):
+    a = store_of(tmp_path / "a", trial("a1", [0.001, 1000.0]))
+    b = store_of(tmp_path / "b", trial("b1", [0.002, 2000.0]))
+    [row] = [line for line in run(str(a), str(b)).stdout.splitlines() if "◂" in line]
+    assert "▸" in row
+    assert len(row) < 200
