@@ -1,0 +1,63 @@
+"""The texts of a bundle are filled in, and the container's definition is as it should be."""
+
+from pathlib import Path
+
+import pytest
+
+from corewise.bundle.contents import Bundle, default_base_image, missing_package, texts
+from corewise.bundle.make import Made
+from corewise.bundle.target import Target
+
+GOLDEN = Path(__file__).parent / "golden"
+BUNDLE = Bundle(
+    corewise="1.2.3",
+    python="3.12",
+    machine="x86_64",
+    glibc="2.27",
+    worker_only=False,
+    frameworks=(),
+    install=("corewise==1.2.3",),
+    made_at="2026-01-01T00:00:00+00:00",
+    packages=(),
+)
+
+
+@pytest.mark.parametrize("name", ["corewise.def", "README.txt"])
+def test_a_text_is_as_reviewed(name: str) -> None:
+    filled = texts(BUNDLE, default_base_image(Target("3.12", "x86_64")))
+    assert filled[name] == (GOLDEN / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("image", "bootstrap", "base"),
+    [
+        ("docker://nvcr.io/nvidia/pytorch:26.01-py3", "docker", "nvcr.io/nvidia/pytorch:26.01-py3"),
+        ("python:3.12", "docker", "python:3.12"),
+        ("/images/base.sif", "localimage", "/images/base.sif"),
+        ("localimage:///images/base", "localimage", "/images/base"),
+    ],
+)
+def test_the_base_image_can_be_chosen(image: str, bootstrap: str, base: str) -> None:
+    lines = [line.strip() for line in texts(BUNDLE, image)["corewise.def"].splitlines()]
+    assert f"BOOTSTRAP={bootstrap}" in lines
+    assert f"BASE={base}" in lines
+
+
+def test_the_definition_copies_every_file_of_the_bundle(worker: Made) -> None:
+    text = (worker.folder / "corewise.def").read_text()
+    section = text.partition("%files\n")[2].partition("\n\n")[0]
+    copied = {line.split()[0] for line in section.splitlines()}
+    assert copied == {path.name for path in worker.folder.iterdir()}
+
+
+def test_only_packages_for_home_are_explained_by_a_worker_only_install() -> None:
+    told = missing_package(ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert"))
+    assert told is not None
+    assert "vl_convert" in told
+    assert missing_package(ModuleNotFoundError("No module named 'yaml'", name="yaml")) is None
+
+
+def test_every_file_of_a_bundle_is_explained(worker: Made) -> None:
+    page = (Path(__file__).parents[2] / "docs/air-gapped.md").read_text()
+    rows = page.partition("| file | what it is |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert {row.split("`")[1] for row in rows} == {path.name for path in worker.folder.iterdir()}

@@ -1,0 +1,196 @@
+"""A bundle installs where no index can be reached, measures there, and is refused when it is not whole."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bundling import HAS_NO_NETWORK, Installed, install, offline
+
+from corewise.bundle.make import Made
+from corewise.bundle.payload.install import SUMS, digest_of
+
+STUDY = """
+question: Does a node without scipy measure?
+workload: matmul
+mode: infer
+runtime: numpy
+axes: {threads: [1], args.size: [32, 48]}
+fixed: {batch: 1}
+protocol: {min_runs: 2, max_runs: 3, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.2}
+"""
+
+
+def sealed(bundle: Path, name: str) -> None:
+    """Enter the file as it is now in the list of checksums."""
+    lines = (bundle / SUMS).read_text().splitlines()
+    kept = [line for line in lines if not line.endswith(f"  {name}")]
+    (bundle / SUMS).write_text("\n".join([*kept, f"{digest_of(bundle / name)}  {name}"]) + "\n")
+
+
+def claim(bundle: Path, **values: str) -> None:
+    """Let the bundle say something else of itself."""
+    told = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps({**told, **values}))
+    sealed(bundle, "bundle.json")
+
+
+def test_a_bundle_installs_and_passes_its_self_test_without_any_network(
+    installed: Installed, need: Callable[[bool, str], None]
+) -> None:
+    need(HAS_NO_NETWORK, "network namespaces (unshare -rn)")
+    assert installed.done.returncode == 0, installed.done.stdout + installed.done.stderr
+    said = installed.done.stdout.splitlines()
+    assert said[-1] == "self-test PASSED"
+    assert "  ok      a study on numpy runs to its end" in said
+    assert str(installed.prefix / "bin/corewise") in installed.done.stdout
+
+
+def test_the_node_has_numpy_of_its_own_and_none_of_the_packages_for_home(installed: Installed) -> None:
+    code = (
+        "import importlib.util as u, numpy\n"
+        "names = ('scipy', 'duckdb', 'altair', 'pygments', 'torch')\n"
+        "print(numpy.__file__, [name for name in names if u.find_spec(name)])"
+    )
+    words = [str(installed.prefix / "bin/python"), "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    where, found = done.stdout.strip().rsplit(" ", 1)
+    assert found == "[]"
+    assert "own python" in where
+
+
+def test_a_study_runs_on_the_node_and_its_store_is_read_at_home(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    for words in (["run", "study.yaml", "--store", "store"], ["show", "--store", "store"]):
+        done = installed.corewise(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    at_home = [sys.executable, "-m", "corewise", "export", "--store", "store"]
+    done = subprocess.run(at_home, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [record["status"] for record in json.loads(done.stdout)] == ["ok", "ok"]
+
+
+def test_what_needs_more_than_a_worker_says_to_carry_the_store_home(
+    installed: Installed, tmp_path: Path
+) -> None:
+    store = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
+    done = installed.corewise("export", "--store", str(store), "-o", "x.parquet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("corewise: this needs duckdb, which is not installed here.")
+    assert "carry the store" in done.stderr
+
+
+def test_help_is_shown_without_pygments(installed: Installed, tmp_path: Path) -> None:
+    done = installed.corewise("run", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: corewise run" in done.stdout
+
+
+def test_the_self_test_says_what_failed(installed: Installed, worker: Made, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
+    words = ["sh", str(worker.folder / "selftest.sh"), str(installed.prefix)]
+    env = offline({"PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "  failed  a study on numpy runs to its end: corewise run ended with" in done.stdout
+    assert done.stdout.splitlines()[-1] == "self-test FAILED"
+
+
+def test_wheels_can_be_unpacked_where_no_environment_can_be_made(
+    worker: Made, node_python: Path, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "un packed"
+    done = install(worker.folder, node_python, "--unpack", "--no-selftest", str(prefix))
+    assert done.returncode == 0, done.stderr
+    listed = Installed(prefix, done).corewise("list", "--json", cwd=tmp_path)
+    assert "matmul" in {workload["name"] for workload in json.loads(listed.stdout)["workloads"]}
+    again = install(worker.folder, node_python, "--no-selftest", str(prefix))
+    assert "installed in another way" in again.stderr
+
+
+def test_a_second_install_goes_over_the_first(installed: Installed, worker: Made, node_python: Path) -> None:
+    broken = next((installed.prefix / "lib").glob("python3*")) / "site-packages/corewise/cli/list.py"
+    whole = broken.read_text()
+    broken.write_text("")
+    done = install(worker.folder, node_python, "--no-selftest", str(installed.prefix))
+    assert done.returncode == 0, done.stderr
+    assert broken.read_text() == whole
+
+
+@pytest.mark.parametrize("name", ["wheels/rich", "install.sh", "studies/quick.yaml", "bundle.json"])
+def test_a_changed_byte_is_refused_and_its_file_named(
+    name: str, copied: Path, node_python: Path, tmp_path: Path
+) -> None:
+    [path] = copied.glob(f"{name}*")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # the newline of a text, the last byte of a wheel
+    path.write_bytes(data)
+    done = install(copied, node_python, str(tmp_path / "env"))
+    assert done.returncode == 2
+    assert f"{path.relative_to(copied)} has changed" in done.stderr
+    assert not (tmp_path / "env").exists()
+
+
+def test_a_missing_and_an_extra_file_are_refused_and_named(
+    copied: Path, node_python: Path, tmp_path: Path
+) -> None:
+    [gone] = copied.glob("wheels/typer*")
+    gone.unlink()
+    (copied / "wheels/stranger-1.0-py3-none-any.whl").touch()
+    done = install(copied, node_python, str(tmp_path / "env"))
+    assert done.returncode == 2
+    assert f"wheels/{gone.name} is missing" in done.stderr
+    assert "wheels/stranger-1.0-py3-none-any.whl is not part of it" in done.stderr
+    assert not (tmp_path / "env").exists()
+
+
+def test_a_bundle_without_its_checksums_is_refused(copied: Path, node_python: Path, tmp_path: Path) -> None:
+    (copied / SUMS).unlink()
+    assert "SHA256SUMS is missing" in install(copied, node_python, str(tmp_path / "env")).stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"machine": "vax"}, f"this bundle is for vax, and this machine is {platform.machine()}"),
+        ({"glibc": "2.99"}, "needs glibc 2.99 or newer, and this machine has glibc"),
+    ],
+)
+def test_a_bundle_for_another_machine_is_refused(
+    values: dict[str, str], complaint: str, copied: Path, node_python: Path, tmp_path: Path
+) -> None:
+    claim(copied, **values)
+    done = install(copied, node_python, str(tmp_path / "env"))
+    assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
+
+
+def test_a_bundle_for_another_python_is_refused(copied: Path, tmp_path: Path) -> None:
+    script = (copied / "install.sh").read_text()
+    (copied / "install.sh").write_text(
+        script.replace(f"wanted='3.{sys.version_info.minor}'", "wanted='3.40'")
+    )
+    named = install(copied, sys.executable, str(tmp_path / "env"))
+    assert named.returncode == 2
+    assert f"this bundle is for Python 3.40, and {sys.executable} is Python 3." in named.stderr
+    searched = install(copied, None, str(tmp_path / "env"))
+    assert searched.returncode == 2
+    assert "PYTHON=/path/to/python3.40 sh install.sh" in searched.stderr
+    absent = install(copied, "/nonexistent/python", str(tmp_path / "env"))
+    assert "PYTHON=/nonexistent/python does not run" in absent.stderr
+
+
+def test_a_worker_only_bundle_asks_for_a_python_with_numpy(worker: Made, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    done = install(worker.folder, tmp_path / "bare/bin/python", str(tmp_path / "env"))
+    assert (done.returncode, "has none; name a Python that has it" in done.stderr) == (2, True), done.stderr
+
+
+def test_other_peoples_files_are_left_alone(worker: Made, node_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/precious").touch()
+    done = install(worker.folder, node_python, str(tmp_path / "env"))
+    assert (done.returncode, "was not made by install.sh" in done.stderr) == (2, True), done.stderr
+    assert os.listdir(tmp_path / "env") == ["precious"]
