@@ -1,5 +1,5 @@
 """`python -m corewise` is the command line."""
 
-from corewise.cli.main import main
+from corewise.cli.entry import main
 
 main()

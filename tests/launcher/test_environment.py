@@ -32,6 +32,14 @@ def test_a_plain_trial_sets_the_width_of_every_thread_pool_and_nothing_else() ->
             },
         ),
         ({"allocator": "tcmalloc"}, {"LD_PRELOAD": "/lib/tc.so"}),
+        (
+            {"huge_pages": "transparent"},
+            {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+        ),
+        (
+            {"huge_pages": "transparent", "allocator": "jemalloc"},
+            {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_CONF": "thp:always", "LD_PRELOAD": "/lib/je.so"},
+        ),
         ({"openmp": "libiomp5"}, {"LD_PRELOAD": "/lib/iomp.so"}),
         ({"allocator": "jemalloc", "openmp": "libiomp5"}, {"LD_PRELOAD": "/lib/je.so:/lib/iomp.so"}),
     ],

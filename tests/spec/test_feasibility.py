@@ -7,7 +7,8 @@ import pytest
 from corewise.spec.axes import AXES
 from corewise.spec.expressions import Expression
 from corewise.spec.feasibility import Circumstances, MachineView, reasons_against
-from corewise.workloads.base import Work
+from corewise.workloads.base import Work, Workload
+from corewise.workloads.registry import find_workload
 
 MACHINE = MachineView(
     num_cores=4,
@@ -96,6 +97,22 @@ def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **cha
         ({"loader_workers": 2}, "loader_workers: 2 has nothing to load: data is synthetic"),
         ({"device": "cuda", "processes": 2}, "2 processes need a GPU each; this machine has 1"),
         ({"args.size": 2}, "toy: size 2 is too small"),
+        ({"freezing": "fold", "mode": "train"}, "freezing: fold is for inference only"),
+        ({"freezing": "full"}, "freezing: full needs execution: compile or script"),
+        (
+            {"freezing": "full", "execution": "compile", "math": "vanilla"},
+            "needs device: cpu and math: vendor",
+        ),
+        (
+            {"freezing": "full", "execution": "script", "dtype": "bfloat16"},
+            "freezing: full under execution: script does not follow dtype: bfloat16; use compile",
+        ),
+        ({"freezing": "fold", "runtime": "numpy"}, "the numpy runtime has no freezing: fold; leave it none"),
+        ({"float32_precision": "bf16", "dtype": "float64"}, "has no effect: dtype is float64"),
+        ({"float32_precision": "bf16", "math": "vanilla"}, "needs oneDNN, which math: vanilla switches off"),
+        ({"float32_precision": "bf16", "device": "cuda"}, "bf16 does not exist on device cuda; tf32 does"),
+        ({"denormals": "flush", "device": "cuda"}, "denormals does not matter on device cuda"),
+        ({"denormals": "flush", "runtime": "numpy"}, "the numpy runtime has no denormals: flush"),
     ],
 )
 def test_a_point_that_cannot_be_measured_has_its_reason(changes: dict[str, Any], reason: str) -> None:
@@ -117,6 +134,11 @@ def test_a_point_that_cannot_be_measured_has_its_reason(changes: dict[str, Any],
         {"allocator": "retain", "wait_policy": "passive", "math": "vanilla"},
         {"loader_workers": 2, "data": "/images"},
         {"runtime": "numpy"},
+        {"runtime": "numpy", "huge_pages": "transparent"},
+        {"freezing": "fold", "memory_format": "channels_last"},
+        {"freezing": "full", "execution": "compile", "dtype": "bfloat16"},
+        {"float32_precision": "bf16", "denormals": "flush", "huge_pages": "transparent"},
+        {"float32_precision": "tf32", "device": "cuda"},
     ],
 )
 def test_a_point_that_can_be_measured_has_no_reason_against_it(changes: dict[str, Any]) -> None:
@@ -131,6 +153,74 @@ def test_modes_and_runtimes_are_those_the_workload_offers() -> None:
 
 def test_interop_threads_stay_where_something_is_concurrent() -> None:
     assert reasons(MadeUp(concurrent=True), interop_threads=2) == ()
+
+
+ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "reason"),
+    [
+        (ENSEMBLE, {"memory_format": "channels_last"}, "channels_last is for images; toy takes sequences"),
+        (ENSEMBLE, {"data": "/images"}, "data: /images is for images; toy takes sequences"),
+        (ENSEMBLE, {"freezing": "fold"}, "fold has nothing to fold: toy has no batch normalisation"),
+        (ENSEMBLE, {"interop_threads": 1}, "interop_threads needs execution: script"),
+        (
+            ENSEMBLE,
+            {"interop_threads": 4, "threads": 2, "execution": "script"},
+            "interop_threads 4 share 2 threads; use fewer, or set oversubscribe: true",
+        ),
+        (RESNET, {"interop_threads": 2}, "nothing in resnet18 runs concurrently"),
+    ],
+)
+def test_what_a_workload_says_of_itself_rules_points_out(
+    workload: Workload, changes: dict[str, Any], reason: str
+) -> None:
+    given = {name: value for name, value in params(**changes).items() if not name.startswith("args.")}
+    (found,) = reasons_against(given, Circumstances(MACHINE, workload))
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes"),
+    [
+        (ENSEMBLE, {"interop_threads": 4, "threads": 4, "execution": "script"}),
+        (ENSEMBLE, {"interop_threads": 4, "execution": "script", "oversubscribe": True}),
+        (RESNET, {"freezing": "fold", "memory_format": "blocked"}),
+    ],
+)
+def test_what_a_workload_says_of_itself_lets_points_be(workload: Workload, changes: dict[str, Any]) -> None:
+    given = {name: value for name, value in params(**changes).items() if not name.startswith("args.")}
+    assert reasons_against(given, Circumstances(MACHINE, workload)) == ()
+
+
+@pytest.mark.parametrize(
+    ("instruction_sets", "precision", "exists"),
+    [
+        (None, "bf16", True),
+        ({"avx512f", "avx512_bf16"}, "bf16", False),
+        ({"amx_bf16"}, "bf16", True),
+        ({"svebf16"}, "bf16", True),
+        ({"amx_bf16"}, "tf32", False),
+        ({"amx_fp16"}, "tf32", True),
+    ],
+)
+def test_short_products_need_a_cpu_that_has_them(
+    instruction_sets: set[str] | None, precision: str, exists: bool
+) -> None:
+    sets = None if instruction_sets is None else frozenset(instruction_sets)
+    found = reasons(machine=replace(MACHINE, instruction_sets=sets), float32_precision=precision)
+    assert (found == ()) is exists
+    assert exists or f"float32_precision: {precision} needs a CPU with" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "exists"), [("never", False), ("madvise", True), ("always", True), ("", True)]
+)
+def test_huge_pages_need_a_kernel_that_gives_them(setting: str, exists: bool) -> None:
+    found = reasons(machine=replace(MACHINE, transparent_huge_pages=setting), huge_pages="transparent")
+    assert (found == ()) is exists
+    assert exists or "switched off in the kernel" in found[0]
 
 
 def test_nothing_is_ruled_out_for_a_workload_of_ones_own() -> None:

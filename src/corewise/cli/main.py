@@ -2,19 +2,25 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from corewise import __version__
+from corewise.cli.bundle import bundle
+from corewise.cli.compare import compare
 from corewise.cli.doctor import doctor
 from corewise.cli.exit_codes import INTERRUPTED, USER_MISTAKE
 from corewise.cli.export import export
+from corewise.cli.launch_verb import WHOLE_LINE, launch
 from corewise.cli.list import list_
 from corewise.cli.plan import plan
+from corewise.cli.report import report
 from corewise.cli.run import run
 from corewise.cli.show import show
 from corewise.cli.status import status
+from corewise.cli.tune import tune
 from corewise.spec.errors import UserError
 
 app = typer.Typer(
@@ -23,6 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode="rich" if find_spec("pygments") else None,  # a worker-only install leaves it out
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(doctor)
@@ -31,7 +38,12 @@ app.command()(plan)
 app.command()(run)
 app.command()(status)
 app.command()(show)
+app.command()(tune)
+app.command(context_settings=WHOLE_LINE, add_help_option=False)(launch)
+app.command()(compare)
+app.command()(report)
 app.command()(export)
+app.command()(bundle)
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,6 +67,14 @@ def main() -> None:
         app()
     except UserError as problem:
         print(f"corewise: {problem}", file=sys.stderr)
+        sys.exit(USER_MISTAKE)
+    except ModuleNotFoundError as problem:
+        from corewise.bundle.contents import missing_package
+
+        told = missing_package(problem)
+        if told is None:
+            raise
+        print(f"corewise: {told}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:
         print("corewise: interrupted", file=sys.stderr)

@@ -136,4 +136,6 @@ def planning_view(host: Host, libraries: Mapping[str, Path]) -> MachineView:
         num_gpus=len(host.facts.gpus),
         libraries=frozenset(libraries) | {"libgomp"},
         memory_bytes=host.allocation.memory_bytes,
+        instruction_sets=frozenset(host.facts.instruction_sets) if host.facts.instruction_sets else None,
+        transparent_huge_pages=host.facts.memory.transparent_huge_pages,
     )

@@ -20,8 +20,9 @@ from corewise.engine.machine_view import (
 )
 from corewise.launcher.environment import trial_environment
 from corewise.launcher.measured_side import build_worker
+from corewise.launcher.ranks import place_params
 from corewise.machine.libraries import install_hint
-from corewise.machine.placement import PlacementError, place
+from corewise.machine.placement import PlacementError
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
 from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial
@@ -57,22 +58,65 @@ class Plan:
 
 def make_plan(study: Study, host: Host | None = None) -> Plan:
     """The plan of a study on this machine."""
-    host = host or read_host()
-    worker = build_worker()
-    interpreter = probe_interpreter(interpreter_words(study), worker, study.environment)
-    libraries = preloadable_libraries(interpreter)
-    hints = {name: install_hint(name) for name in PRELOADABLE}
-    expansion = expand(study, planning_view(host, libraries), hints=hints)
-    trials: list[Trial] = []
-    skipped = [_skip(study, host, interpreter, p.params, p.reason) for p in expansion.skipped]
-    for point in expansion.points:
-        try:
-            ranks = _place(host, point.params)
-        except PlacementError as problem:
-            skipped.append(_skip(study, host, interpreter, point.params, str(problem)))
-            continue
-        trials.append(_trial(study, host, interpreter, libraries, point.params, ranks))
-    return Plan(study, host, interpreter, worker, tuple(trials), tuple(skipped), expansion.num_excluded)
+    return Planner.of(study, host).plan(study)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What plans of one machine and one interpreter share, read once: then a plan takes milliseconds."""
+
+    host: Host
+    interpreter: Interpreter
+    worker: Path
+    libraries: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, study: Study, host: Host | None = None) -> "Planner":
+        """The planner for this machine and the interpreter the study asks for."""
+        host = host or read_host()
+        worker = build_worker()
+        interpreter = probe_interpreter(interpreter_words(study), worker, study.environment)
+        return cls(host, interpreter, worker, preloadable_libraries(interpreter))
+
+    def plan(self, study: Study) -> Plan:
+        """The plan of a study with the same interpreter and environment."""
+        hints = {name: install_hint(name) for name in PRELOADABLE}
+        expansion = expand(study, planning_view(self.host, self.libraries), hints=hints)
+        trials: list[Trial] = []
+        skipped = [self._skip(study, point.params, point.reason) for point in expansion.skipped]
+        for point in expansion.points:
+            try:
+                ranks = _place(self.host, point.params)
+            except PlacementError as problem:
+                skipped.append(self._skip(study, point.params, str(problem)))
+                continue
+            trials.append(self._trial(study, point.params, ranks))
+        return Plan(
+            study,
+            self.host,
+            self.interpreter,
+            self.worker,
+            tuple(trials),
+            tuple(skipped),
+            expansion.num_excluded,
+        )
+
+    def _trial(self, study: Study, params: Mapping[str, Any], ranks: tuple[RankPlacement, ...]) -> Trial:
+        return Trial(
+            trial_id=self._identity(study, params),
+            params=dict(params),
+            protocol=study.protocol,
+            ranks=ranks,
+            env=trial_environment(params, self.libraries, study.environment),
+            python=self.interpreter.words,
+            work=_work(params),
+        )
+
+    def _skip(self, study: Study, params: Mapping[str, Any], reason: str) -> Skipped:
+        return Skipped(self._identity(study, params), params, reason)
+
+    def _identity(self, study: Study, params: Mapping[str, Any]) -> str:
+        return trial_identity(params, study.protocol, self.host, self.interpreter, study.environment)
 
 
 def trial_identity(
@@ -108,36 +152,7 @@ def _framework_versions(runtime: str, interpreter: Interpreter) -> dict[str, str
 
 
 def _place(host: Host, params: Mapping[str, Any]) -> tuple[RankPlacement, ...]:
-    return place(
-        host.topology,
-        host.allocation.cpus,
-        num_processes=int(params["processes"]),
-        num_threads=int(params["threads"]),
-        policy=str(params["placement"]),
-        smt=bool(params["smt"]),
-        memory_policy=str(params["memory_policy"]),
-        num_reserved_cores=int(params["reserved_cores"]),
-        oversubscribe=bool(params["oversubscribe"]),
-    )
-
-
-def _trial(
-    study: Study,
-    host: Host,
-    interpreter: Interpreter,
-    libraries: Mapping[str, Path],
-    params: Mapping[str, Any],
-    ranks: tuple[RankPlacement, ...],
-) -> Trial:
-    return Trial(
-        trial_id=trial_identity(params, study.protocol, host, interpreter, study.environment),
-        params=dict(params),
-        protocol=study.protocol,
-        ranks=ranks,
-        env=trial_environment(params, libraries, study.environment),
-        python=interpreter.words,
-        work=_work(params),
-    )
+    return place_params(host.topology, host.allocation.cpus, params)
 
 
 def _work(params: Mapping[str, Any]) -> dict[str, float]:
@@ -151,10 +166,3 @@ def _cached_work(name: str, mode: str, arguments: tuple[tuple[str, Any], ...]) -
         return {}
     args = {key.removeprefix("args."): value for key, value in arguments}
     return {key: float(value) for key, value in asdict(find_workload(name).work(mode, args)).items()}
-
-
-def _skip(
-    study: Study, host: Host, interpreter: Interpreter, params: Mapping[str, Any], reason: str
-) -> Skipped:
-    identity = trial_identity(params, study.protocol, host, interpreter, study.environment)
-    return Skipped(identity, params, reason)

@@ -22,6 +22,7 @@ from corewise.engine.warm_parent import MAX_PARENTS, ParentFailed, ParentKey, Pa
 from corewise.spec.record import Record
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial, to_json, write_json_aside
+from corewise.store.brief import brief, outline
 from corewise.store.leases import Lease, LeaseHeld, acquire
 from corewise.store.store import Store
 
@@ -63,7 +64,7 @@ class StudyRun:
         self.plan, self.store, self.observer = plan, store, observer
         self._planned_ids = {t.trial_id for t in plan.trials}
         self._own_failures: set[str] = set()
-        records = [r for r in store.records().records if r.trial_id in self._planned_ids]
+        records = [r for r in store.records(brief).records if r.trial_id in self._planned_ids]
         old_failures = {r.trial_id for r in records if r.status == "failed"}
         skipped = {r.trial_id for r in records if r.status == "skipped"}
         possible_now = {r.trial_id for r in records if r.status == "skipped" and not r.runs}
@@ -109,7 +110,7 @@ class StudyRun:
         """Trials of the study whose record says failed and was written by an earlier run or another host."""
         return {
             r.trial_id
-            for r in self.store.records().records
+            for r in self.store.records(outline).records
             if r.status == "failed"
             and r.trial_id in self._planned_ids
             and r.trial_id not in self._own_failures
@@ -178,7 +179,9 @@ class StudyRun:
         """What another host has retried since this run began is not to be tried again."""
         again = self._again.intersection(held)
         if again:
-            ended = {r.trial_id: r.finished_at for r in self.store.records().records if r.trial_id in again}
+            ended = {
+                r.trial_id: r.finished_at for r in self.store.records(outline).records if r.trial_id in again
+            }
             self._again -= {each for each in again if ended.get(each) != self._old_end[each]}
 
     def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:

@@ -8,7 +8,10 @@ GIB = 1024**3
 
 # What a trial sets itself; the user's own values would change the numbers unseen.
 CONTROLLED_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "DNNL_", "ONEDNN_")
-CONTROLLED_NAMES = ("LD_PRELOAD", "TCMALLOC_RELEASE_RATE", "ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES")
+CONTROLLED_NAMES = (
+    *("LD_PRELOAD", "TCMALLOC_RELEASE_RATE", "ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES"),
+    "THP_MEM_ALLOC_ENABLE",
+)
 
 # glibc up to 2.34 ignores mmap thresholds above 32 MiB, so mapping is switched off altogether.
 RETAIN = {
@@ -17,6 +20,13 @@ RETAIN = {
     "MALLOC_TOP_PAD_": str(64 * 1024**2),
 }
 PRELOADED_ALLOCATORS = ("tcmalloc", "jemalloc")
+# Who asks the kernel for huge pages: torch for its tensors, the allocator for the rest (glibc from 2.35).
+TORCH_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+ALLOCATOR_HUGE_PAGES = {
+    "default": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "retain": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "jemalloc": {"MALLOC_CONF": "thp:always"},
+}
 
 
 def trial_environment(
@@ -29,6 +39,8 @@ def trial_environment(
         env["OMP_WAIT_POLICY"] = str(params["wait_policy"]).upper()
     if params["allocator"] == "retain":
         env.update(RETAIN)
+    if params.get("huge_pages", "default") == "transparent":
+        env.update(TORCH_HUGE_PAGES, **ALLOCATOR_HUGE_PAGES.get(str(params["allocator"]), {}))
     preload = [str(libraries[name]) for name in _preloaded(params)]
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)

@@ -3,9 +3,29 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from corewise.launcher.environment import is_controlled
 from corewise.spec.trial import Trial
+
+# The options of `corewise launch` whose name is not that of the parameter.
+_LAUNCH_OPTIONS = {"placement": "policy"}
+
+
+def launch_command(
+    params: Mapping[str, Any], command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The words of `corewise launch` that start a command with these parameters; flags only where true."""
+    words = ["corewise", "launch"]
+    for name, value in params.items():
+        option = "--" + _LAUNCH_OPTIONS.get(name, name).replace("_", "-")
+        if value is True:
+            words.append(option)
+        elif value not in (False, None):
+            words += [option, str(value)]
+    for name, value in (environment or {}).items():
+        words += ["--env", f"{name}={value}"]
+    return (*words, "--", *command)
 
 
 def serve_command(

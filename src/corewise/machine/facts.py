@@ -12,6 +12,7 @@ from corewise.machine.allocation import read_hostname
 from corewise.machine.cgroups import read_cpu_quota
 from corewise.machine.gpus import Gpu, GpuQuery, merge_gpus, read_driver_gpus
 from corewise.machine.model import Topology
+from corewise.machine.processor import cpu_model, first_cpu
 from corewise.machine.sysfs import kib_to_bytes, read_int, read_table, read_text, to_int
 from corewise.machine.topology import NODE_DIR, Cache, read_caches, read_topology
 
@@ -93,13 +94,13 @@ def read_facts(
 ) -> MachineFacts:
     """The machine's facts; looks at the load for `sample_s` seconds while it reads the rest."""
     sampler, query = _LoadSampler(root), GpuQuery(root)
-    cpu = _first_cpu(root)
+    cpu = first_cpu(root)
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
     quota = read_cpu_quota(root)
     return MachineFacts(
         hostname=read_hostname(root),
         kernel=read_text(root / "proc/sys/kernel/osrelease") or "",
-        cpu_model=_cpu_model(cpu),
+        cpu_model=cpu_model(cpu),
         cpu_vendor=cpu.get("vendor_id") or cpu.get("CPU implementer") or "",
         microarchitecture=_microarchitecture(root),
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
@@ -156,28 +157,6 @@ class _LoadSampler:
         user, nice, system, _idle, _wait, irq, softirq, _steal = [*ticks, *[0] * 8][:8]
         busy_s = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
         return time.monotonic(), busy_s, sum(os.times()[:4])
-
-
-def _first_cpu(root: Path) -> dict[str, str]:
-    """The first block of /proc/cpuinfo: on big machines the whole file takes long to make."""
-    block: dict[str, str] = {}
-    try:
-        with open(root / "proc/cpuinfo", errors="replace") as lines:
-            for line in lines:
-                key, colon, value = line.partition(":")
-                if not colon and block:
-                    break
-                block[key.strip()] = value.strip()
-    except OSError:
-        pass
-    return block
-
-
-def _cpu_model(cpu: dict[str, str]) -> str:
-    named = cpu.get("model name") or cpu.get("cpu")
-    if named or "CPU part" not in cpu:
-        return named or "unknown"
-    return f"ARM implementer {cpu.get('CPU implementer', '?')} part {cpu['CPU part']}"
 
 
 def _microarchitecture(root: Path) -> str:

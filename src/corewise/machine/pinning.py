@@ -18,6 +18,7 @@ from corewise.spec.trial import RankPlacement
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
 _MAX_NODES = 1024  # the most a kernel can be built for
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 _MODES = {"default": 0, "preferred": 1, "bind": 2, "interleave": 3, "local": 4}  # linux/mempolicy.h
@@ -162,6 +163,11 @@ def die_with_parent(parent_pid: Optional[int] = None) -> None:
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != expected:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make every descendant whose parent dies a child of this process, daemons too."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def set_process_name(name: str) -> None:

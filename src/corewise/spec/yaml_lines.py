@@ -65,17 +65,20 @@ def mistakes_error(mistakes: Sequence[Mistake]) -> UserError:
     return UserError(f"{len(ordered)} mistakes:\n" + "\n".join(f"  {mistake}" for mistake in ordered))
 
 
-def read_yaml(path: Path) -> Document:
+STUDY_NEEDS = "a study needs at least `workload: NAME`"
+
+
+def read_yaml(path: Path, needs: str = STUDY_NEEDS) -> Document:
     """The document in a file; a file that cannot be parsed at all is a UserError."""
-    return parse_yaml(_decode(_read_bytes(path), str(path)), str(path))
+    return parse_yaml(_decode(_read_bytes(path), str(path)), str(path), needs)
 
 
-def parse_yaml(text: str, label: str) -> Document:
+def parse_yaml(text: str, label: str, needs: str = STUDY_NEEDS) -> Document:
     """The document in a text, whose lines are named after `label`."""
     try:
         node = yaml.compose(text, Loader=_PlainLoader)
         if node is None:
-            raise UserError(f"{label}:1: the file is empty; a study needs at least `workload: NAME`")
+            raise UserError(f"{label}:1: the file is empty; {needs}")
         return _Builder(label).build(node)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -197,7 +200,7 @@ def _read_bytes(path: Path) -> bytes:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; check the name of the file") from None
     if len(data) > MAX_FILE_BYTES:
-        raise UserError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is it a study file?")
+        raise UserError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is it the right file?")
     return data
 
 

@@ -1,0 +1,72 @@
+"""Settings of a tuned file that only the program itself can apply, each with the line of code that does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_ONEDNN_PARTS = " = ".join(
+    f"torch.backends.mkldnn.{part}.fp32_precision" for part in ("matmul", "conv", "rnn")
+)
+
+# Parameter -> value -> the line; values that are not listed are what a program does anyway.
+_LINES: Mapping[str, Mapping[Any, str]] = {
+    "memory_format": {
+        "channels_last": "model = model.to(memory_format=torch.channels_last)  # each batch of images too",
+        "blocked": "model = torch.utils.mkldnn.to_mkldnn(model)  # model(x.to_mkldnn()).to_dense()",
+    },
+    "freezing": {
+        "fold": "conv = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)  # each norm after a convolution",
+        "full": "torch._inductor.config.freezing = True  # before torch.compile; model.eval()",
+    },
+    "execution": {
+        "compile": "model = torch.compile(model)",
+        "script": "model = torch.jit.script(model)",
+    },
+    "dtype": {
+        "bfloat16": "with torch.autocast({device!r}, torch.bfloat16): ...  # around the forward pass",
+        "float16": "with torch.autocast({device!r}, torch.float16): ...  # around the forward pass",
+        "float64": "model = model.double()  # each batch too",
+    },
+    "float32_precision": {
+        "bf16": f"{_ONEDNN_PARTS} = 'bf16'",
+        "tf32": f"{_ONEDNN_PARTS} = 'tf32'",
+    },
+    "denormals": {"flush": "torch.set_flush_denormal(True)  # before the first operator"},
+    "math": {"vanilla": "torch.backends.mkldnn.enabled = False"},
+}
+# Lines that depend on another setting: (parameter, value, other parameter, its value) -> the line.
+_SPECIAL_LINES = {
+    ("freezing", "full", "execution", "script"): (
+        "model = torch.jit.optimize_for_inference(torch.jit.script(model.eval()))"
+    ),
+    ("float32_precision", "tf32", "device", "cuda"): "torch.set_float32_matmul_precision('high')",
+}
+
+
+def code_settings(params: Mapping[str, Any]) -> dict[str, str]:
+    """`name: value` of each such setting in the parameters -> the code that applies it."""
+    found = {}
+    for name, lines in _LINES.items():
+        if params.get(name) in lines:
+            line = lines[params[name]].format(device=params.get("device", "cpu"))
+            found[f"{name}: {params[name]}"] = line
+    for (name, value, other, other_value), line in _SPECIAL_LINES.items():
+        if params.get(name) == value and params.get(other) == other_value:
+            found[f"{name}: {value}"] = line
+    interop = params.get("interop_threads")
+    if interop is not None:
+        found[f"interop_threads: {interop}"] = (
+            f"torch.set_num_interop_threads({interop})  # before the first operator"
+        )
+    workers = params.get("loader_workers")
+    if workers:
+        found[f"loader_workers: {workers}"] = f"DataLoader(..., num_workers={workers})"
+    return {**found, **_batch_of_each(params)}
+
+
+def _batch_of_each(params: Mapping[str, Any]) -> dict[str, str]:
+    """Data-parallel processes share a global batch, which only the program can divide."""
+    num_processes, batch = params.get("processes", 1), params.get("batch")
+    if params.get("batch_scope") != "global" or num_processes < 2 or not batch:
+        return {}
+    each = batch // num_processes
+    return {f"batch: {batch} in all": f"batch_size={each} in each of the {num_processes} processes"}

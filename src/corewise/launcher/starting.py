@@ -1,0 +1,101 @@
+"""A rank from fork to exec: its session, its CPUs, its memory policy, its descriptors, then its words."""
+
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from corewise.launcher.ranks import RankStart
+from corewise.machine import pinning
+
+NOT_FOUND, NOT_EXECUTABLE, NOT_STARTED = 127, 126, 1
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What a rank gets as standard input, output and error; None leaves it what we have."""
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+
+
+class CannotStart(Exception):
+    """A command that no rank could be started with; `code` is what shells return then."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def find_program(word: str, path: str) -> str:
+    """The file a command's first word names; raises CannotStart as shells do for 127 and 126."""
+    candidates = [word] if "/" in word else [f"{folder or '.'}/{word}" for folder in path.split(":")]
+    found = [each for each in candidates if os.path.exists(each)]
+    usable = [each for each in found if os.path.isfile(each) and os.access(each, os.X_OK)]
+    if usable:
+        return usable[0]
+    if not found:
+        where = "no such file" if "/" in word else "command not found"
+        raise CannotStart(NOT_FOUND, f"{word}: {where}; check its name, and PATH")
+    if os.path.isdir(found[0]):
+        raise CannotStart(NOT_EXECUTABLE, f"{found[0]}: is a directory")
+    hint = " (or put `python` before it)" if word.endswith(".py") else ""
+    raise CannotStart(NOT_EXECUTABLE, f"{found[0]}: not executable; chmod +x it{hint}")
+
+
+def fork_rank(
+    start: RankStart,
+    program: str,
+    descriptors: Descriptors,
+    *,
+    own_session: bool,
+    mask: Iterable[int],
+    handled: Sequence[signal.Signals],
+) -> tuple[int, int]:
+    """The rank's process, and a pipe that ends when its words run, or tells first why they do not."""
+    told, tell = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        return pid, told
+    code = NOT_STARTED
+    try:
+        _reset_signals(handled)
+        pinning.die_with_parent(parent)
+        if own_session:
+            os.setsid()
+        _take(descriptors)
+        if start.confined:
+            pinning.apply(start.placement)
+        else:
+            pinning.set_memory_policy(start.placement)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execve(program, start.words, start.env)
+    except OSError as problem:
+        code = NOT_EXECUTABLE if problem.filename == program else NOT_STARTED
+        reason = _explained(problem, program) if code == NOT_EXECUTABLE else problem.strerror or str(problem)
+        with suppress(OSError):
+            os.write(tell, reason.encode())
+    finally:
+        os._exit(code)
+
+
+def _explained(problem: OSError, program: str) -> str:
+    hint = "; does its first line lack a #! with an interpreter?" if problem.errno == 8 else ""
+    return f"{program}: {problem.strerror}{hint}"
+
+
+def _reset_signals(handled: Iterable[signal.Signals]) -> None:
+    """What our own Python has changed goes back to what a program expects; what the user ignores stays so."""
+    signal.set_wakeup_fd(-1)
+    for number in (*handled, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _take(descriptors: Descriptors) -> None:
+    for number, given in enumerate((descriptors.stdin, descriptors.stdout, descriptors.stderr)):
+        if given is not None:
+            os.dup2(given, number)  # ours are above 2 and close on exec

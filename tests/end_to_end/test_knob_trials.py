@@ -1,0 +1,74 @@
+"""Real trials of settings that must prove themselves: huge pages, branches side by side, folded norms."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Bench
+from tests.end_to_end.test_torch_trials import TWO_CPUS, run_study
+
+pytest.importorskip("torch")
+
+MIB = 2**20
+HOLDING = """
+import torch
+def factory(batch, mode):
+    held = []
+    def step():
+        held[:] = [torch.ones(16 * 2**20)]  # 64 MiB
+    return {"step": step, "samples_per_step": 1}
+"""
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def facts_of(record: dict[str, Any]) -> dict[str, Any]:
+    return dict(record["runs"][0]["ranks"][0])
+
+
+def test_huge_pages_are_proved_by_the_memory_that_lies_in_them(
+    bench: Bench, need: Callable[[bool, str], None]
+) -> None:
+    setting = HUGE_PAGES.read_text() if HUGE_PAGES.exists() else "[never]"
+    need("[never]" not in setting, "a kernel with transparent huge pages")
+    bench.factory(HOLDING)
+    records = run_study(
+        bench,
+        "workload: own.py:factory\nmode: infer\naxes: {huge_pages: [default, transparent]}\n"
+        "fixed: {threads: 1, batch: 1, allocator: retain}",
+    )
+    assert {r["status"] for r in records} == {"ok"}, [r["reason"] for r in records]
+    found = {r["params"]["huge_pages"]: r["metrics"]["huge_page_bytes"] for r in records}
+    assert found["transparent"] >= 60 * MIB  # the tensor alone has 64
+    if "[madvise]" in setting:
+        assert found["default"] < 30 * MIB
+
+
+def test_branches_run_side_by_side_where_they_can(bench: Bench, need: Callable[[bool, str], None]) -> None:
+    need(TWO_CPUS, "two CPUs")
+    records = run_study(
+        bench,
+        "workload: lstm_ensemble\nmode: infer\naxes: {execution: [eager, script]}\n"
+        "fixed: {interop_threads: 2, threads: 2, batch: 8, args.time_steps: 10, args.num_classes: 10}",
+    )
+    ended = {r["params"]["execution"]: r for r in records}
+    assert {execution: r["status"] for execution, r in ended.items()} == {"eager": "skipped", "script": "ok"}
+    assert "interop_threads needs execution: script" in ended["eager"]["reason"]
+    facts = facts_of(ended["script"])
+    assert (facts["num_threads"], facts["num_interop_threads"]) == (1, 2)
+    assert all(set(mask) <= set(facts["cpus"]) for mask in facts["thread_cpus"].values())
+
+
+def test_settings_that_need_a_proof_leave_it_in_the_record(bench: Bench) -> None:
+    records = run_study(
+        bench,
+        "workload: resnet18\nmode: infer\n"
+        "axes: {freezing: [none, fold]}\n"
+        "fixed: {denormals: flush, threads: 1, batch: 2, args.image_size: 32}",
+    )
+    assert {r["status"] for r in records} == {"ok"}, [r["reason"] for r in records]
+    for record in records:
+        facts = facts_of(record)
+        assert facts.get("num_folded") == (20 if record["params"]["freezing"] == "fold" else None)
+        assert facts["denormals_flushed"] is True

@@ -1,0 +1,153 @@
+"""`corewise tune` on real processes: steps that sleep by what is around them, so that the best is known."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corewise
+from corewise.spec.tuned import read_tuned
+from corewise.store.lines import scan
+from tests.end_to_end.conftest import Bench
+
+RETAINING = """
+import os, time
+
+def make(batch, mode, wrong=False):
+    kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"
+    pause_s = 0.002 if kept else 0.006
+
+    def step():
+        time.sleep(pause_s)
+
+    def check():
+        return (float("nan") if kept and wrong else 0.0, 0.1)
+
+    return {"step": step, "samples_per_step": batch, "check": check}
+"""
+ONE_CORE = ("--set", "processes=1", "--set", "threads=1", "--set", "bind=rank", "--set", "huge_pages=default")
+QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "20s", "--store", "store", *ONE_CORE)
+
+
+def tuned(bench: Bench, *words: str) -> dict[str, Any]:
+    done = bench.corewise("tune", "own.py:make", *QUICK, "--json", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def journal(bench: Bench) -> list[dict[str, Any]]:
+    files = list((bench.folder / "store" / "tune").glob("*.jsonl"))
+    lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
+    return [entry.value for entry in scan(lines) if entry.value is not None]
+
+
+def test_the_quicker_setting_is_found_confirmed_written_and_remembered(bench: Bench) -> None:
+    bench.factory(RETAINING)
+    found = tuned(bench)
+    assert found["verdict"] == "faster"
+    assert found["best"]["params"]["allocator"] == "retain"
+    assert found["default"]["params"]["allocator"] == "default"
+    assert found["speedup"] > 1.5
+    assert found["speedup_interval"][0] > 1
+    assert found["default"]["interval"][0] <= found["default"]["throughput"]
+    assert [step["words"] for step in found["ladder"]] == ["allocator retain"]
+    assert found["trials"] == len(found["tried"])
+    written = read_tuned(bench.folder / "tuned.yaml")
+    assert (written.params["allocator"], written.params["threads"]) == ("retain", 1)
+    assert written.measured is not None
+    assert written.measured.speedup == pytest.approx(found["speedup"])
+    again = tuned(bench)
+    assert again["best"]["params"] == found["best"]["params"]
+    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
+    assert len(judged) == len(set(judged))  # nothing twice
+
+
+def test_where_nothing_can_be_chosen_the_answer_is_no_difference(bench: Bench) -> None:
+    bench.factory(RETAINING)
+    done = bench.corewise("tune", "own.py:make", *QUICK, "--set", "allocator=default")
+    assert done.returncode == 0, done.stderr
+    assert "No difference" in done.stdout
+    assert "fixed allocator to default" in done.stdout
+    assert read_tuned(bench.folder / "tuned.yaml").params["allocator"] == "default"
+
+
+def test_a_candidate_with_wrong_numbers_is_rejected_with_the_reason(bench: Bench) -> None:
+    bench.factory(RETAINING)
+    found = tuned(bench, "--args", "wrong=true")
+    assert found["best"]["params"]["allocator"] != "retain"
+    [rejected] = [each for each in found["tried"] if each["outcome"] == "rejected"]
+    assert rejected["params"]["allocator"] == "retain"
+    assert "wrong numbers" in rejected["reason"]
+
+
+def test_an_interrupted_search_tells_the_best_so_far_and_the_next_call_goes_on(bench: Bench) -> None:
+    bench.factory(RETAINING)
+    words = bench.words("tune", "own.py:make", *QUICK)
+    process = subprocess.Popen(
+        words, cwd=bench.folder, env=bench.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(journal(bench)) < 2 and time.monotonic() < deadline:  # the default, and the start that won
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Best so far" in stdout
+    assert "allocator retain" in stdout
+    assert read_tuned(bench.folder / "tuned.yaml").measured is None
+    assert bench.processes_left() == []
+    before = {json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"}
+    found = tuned(bench)
+    assert found["best"]["params"]["allocator"] == "retain"
+    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
+    assert len(judged) == len(set(judged))
+    assert before < set(judged)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("own.py:make", "--budget", "0.5s", *QUICK[:4], *ONE_CORE), "too short"),
+        (("own.py:make", "--budget", "soon"), "write it as 10m"),
+        (("own.py:make", "--output", "nowhere/tuned.yaml"), "cannot be written"),
+        (("own.py:make", "--allow", "everything"), "no such class"),
+        (("own.py:make", "--set", "alocator=retain"), "did you mean 'allocator'?"),
+        (("own.py:make", "--set", "threads"), "NAME=VALUE"),
+        (("own.py", "--runtime", "numpy"), "own.py:make"),
+        (("gone.py:make", "--runtime", "numpy"), "there is no file"),
+        (("own.py:other", "--runtime", "numpy"), "defines no function 'other'"),
+        (("resnet51",), "did you mean"),
+        (("own.py:make", "--mode", "learn"), "no such mode"),
+        (("own.py:make", "--batch", "0"), "at least 1"),
+    ],
+)
+def test_a_mistake_is_told_with_code_2(bench: Bench, words: tuple[str, ...], told: str) -> None:
+    bench.factory(RETAINING)
+    done = bench.corewise("tune", *words, "--store", "store")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(bench: Bench) -> None:
+    bench.factory(RETAINING)
+    done = bench.corewise("tune", "own.py:make", *QUICK, "--output", "nowhere/tuned.yaml")
+    assert done.returncode == 2
+    assert not (bench.folder / "store").exists()
+
+
+def test_the_call_from_python_returns_what_prints_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(RETAINING)
+    fixed = {"processes": 1, "threads": 1, "bind": "rank", "allocator": "default", "huge_pages": "default"}
+    result = corewise.tune("own.py:make", runtime="numpy", batch=4, budget=20, fixed=fixed, store="store")
+    assert result.verdict == "no difference"
+    assert result.best.params == result.default.params
+    assert "No difference" in str(result)
+    assert "<table>" in result._repr_html_()

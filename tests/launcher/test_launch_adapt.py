@@ -1,0 +1,117 @@
+"""A tuned file on another machine: what differs, what becomes of its settings, and what only code can do."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from corewise.launcher.adapt import Adapted, adapted, differences, read_fingerprint
+from corewise.launcher.code_settings import code_settings
+from corewise.machine.allocation import read_allocation
+from corewise.machine.model import Cpu, Topology
+from corewise.machine.topology import read_topology
+from corewise.spec.axes import AXES
+from corewise.spec.tuned import Fingerprint
+
+GIB = 1 << 30
+SIXTEEN = Fingerprint(cpu_model="Xeon", num_sockets=2, nodes=((8, 8), (8, 8)), memory_bytes=128 * GIB)
+
+
+def machine(*cores_of_nodes: int) -> Topology:
+    cpus: list[Cpu] = []
+    for node, num_cores in enumerate(cores_of_nodes):
+        cpus += [Cpu(len(cpus) + i, len(cpus) + i, node, node) for i in range(num_cores)]
+    return Topology(tuple(cpus))
+
+
+def adapt(params: dict[str, Any], topology: Topology, libraries: tuple[str, ...] = ()) -> Adapted:
+    return adapted(params, SIXTEEN, topology, [cpu.number for cpu in topology.cpus], libraries)
+
+
+def test_this_machine_does_not_differ_from_itself() -> None:
+    topology = read_topology()
+    here = read_fingerprint(topology, read_allocation(topology))
+    assert differences(here, here) == []
+    assert here.num_cores == read_allocation(topology).num_cores
+
+
+def test_each_difference_is_named_with_both_sides() -> None:
+    here = Fingerprint(cpu_model="EPYC", num_sockets=1, nodes=((2, 4),), memory_bytes=16 * GIB)
+    assert differences(SIXTEEN, here) == [
+        "processor: tuned on Xeon, here EPYC",
+        "sockets: tuned on 2, here 1",
+        "allocation: tuned on 16 cores on 2 NUMA nodes (8+8), here 2 cores, 4 CPUs on 1 NUMA node",
+        "memory: tuned with 128.0 GiB, here 16.0 GiB",
+    ]
+
+
+def test_another_host_name_and_more_memory_are_no_difference() -> None:
+    assert differences(SIXTEEN, dataclasses.replace(SIXTEEN, hostname="b", memory_bytes=500 * GIB)) == []
+
+
+@pytest.mark.parametrize(
+    ("tuned", "cores", "becomes"),
+    [
+        ((4, 4), (8,), (2, 4)),  # fewer processes of the same width
+        ((4, 4), (16, 16), (8, 4)),
+        ((4, 4), (2,), (1, 2)),
+        ((1, 16), (2,), (1, 2)),
+        ((1, 8), (4,), (1, 2)),  # half of the cores stays half of them
+        ((16, 1), (6,), (6, 1)),
+        ((4, 4), (6,), (2, 3)),  # all cores stay in use
+        ((2, 4), (8,), (1, 4)),
+    ],
+)
+def test_processes_go_with_the_cores(
+    tuned: tuple[int, int], cores: tuple[int, ...], becomes: tuple[int, int]
+) -> None:
+    new = adapt({"processes": tuned[0], "threads": tuned[1]}, machine(*cores))
+    assert (new.params["processes"], new.params["threads"]) == becomes
+    assert any(f"{tuned[0]} × {tuned[1]} on 16 cores become" in change for change in new.changes)
+
+
+def test_what_does_not_exist_here_is_left_out_and_told() -> None:
+    params = {
+        "processes": 1,
+        "threads": 16,
+        "placement": "numa",
+        "allocator": "tcmalloc",
+        "reserved_cores": 3,
+    }
+    new = adapt(params, machine(1, 1))
+    assert (new.params["placement"], new.params["allocator"], new.params["reserved_cores"]) == (
+        "compact",
+        "default",
+        0,
+    )
+    assert [change.split(":")[0] for change in new.changes] == [
+        "reserved_cores",
+        "processes × threads",
+        "placement",
+        "allocator",
+    ]
+    kept = adapt({"processes": 2, "threads": 8, "allocator": "tcmalloc"}, machine(8, 8), ("tcmalloc",))
+    assert kept.changes == ()
+
+
+def test_settings_only_code_can_apply_come_with_their_line() -> None:
+    params = {
+        "memory_format": "channels_last",
+        "execution": "compile",
+        "dtype": "float32",
+        "interop_threads": 2,
+        "processes": 4,
+        "batch": 16,
+        "batch_scope": "global",
+        "allocator": "tcmalloc",
+    }
+    lines = code_settings(params)
+    assert list(lines) == [
+        "memory_format: channels_last",
+        "execution: compile",
+        "interop_threads: 2",
+        "batch: 16 in all",
+    ]
+    assert lines["execution: compile"] == "model = torch.compile(model)"
+    assert lines["batch: 16 in all"] == "batch_size=4 in each of the 4 processes"
+    assert code_settings({name: axis.default for name, axis in AXES.items()}) == {}
