@@ -232,7 +232,8 @@ def test_every_metric_of_a_record_is_explained(own_run: Path) -> None:
 
 def test_every_kind_of_failure_is_explained() -> None:
     explained = {name for row in table("how-it-measures.md", "kind") for name in quoted(row[0])}
-    sources = ("worker/rank.py", "worker/zygote.py", "worker/serve.py", "worker/held.py", "engine/warm_parent.py")
+    sources = tuple(f"worker/{name}.py" for name in ("rank", "zygote", "serve", "held"))
+    sources += ("engine/warm_parent.py",)
     text = "".join((ROOT / "src/corewise" / source).read_text() for source in sources)
     written = {first or second for first, second in FAILURE.findall(text)}
     assert {*FAILURE_ORDER, *written} == explained
@@ -278,12 +279,12 @@ def test_the_table_of_words_is_that_of_the_code() -> None:
 
 
 def test_the_table_of_workload_parameters_is_that_of_the_code() -> None:
-    shown: dict[str, dict[str, int]] = {}
+    shown: dict[str, dict[str, float]] = {}
     names: list[str] = []
     for workloads, parameter, default in table("study-files.md", "workload"):
         names = quoted(workloads) or names  # "the same"
         for name in names:
-            shown.setdefault(name, {})[quoted(parameter)[0].removeprefix("args.")] = int(default)
+            shown.setdefault(name, {})[quoted(parameter)[0].removeprefix("args.")] = json.loads(default)
     built_in = {info.name: find_workload(info.name) for info in list_workloads()}
     assert shown == {name: dict(workload.parameters) for name, workload in built_in.items()}
 

@@ -81,6 +81,7 @@ def test_a_kernel_without_proportional_sizes_takes_nothing_off(tmp_path: Path) -
         "pss_bytes": 200 * 1024.0,
         "shared_bytes": 0.0,
         "peak_memory_bytes": 300 * 1024.0,
+        "huge_page_bytes": 0.0,
     }
 
 

@@ -21,7 +21,10 @@ DEFAULTS = {
     "dtype": "float32",
     "memory_format": "contiguous",
     "execution": "eager",
+    "freezing": "none",
     "math": "vendor",
+    "float32_precision": "default",
+    "denormals": "default",
     "data": "synthetic",
     "loader_workers": 0,
 }
@@ -60,12 +63,20 @@ def write(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture(autouse=True)
 def torch_left_as_found() -> Iterator[None]:
-    """A job sets threads and oneDNN for its whole process, which here runs other tests too."""
+    """A job sets threads, oneDNN and numbers for its whole process, which here runs other tests too."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
     num_threads, enabled = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    parts = (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn)
+    precisions = [part.fp32_precision for part in parts]
     yield
     torch.set_num_threads(num_threads)
     torch.backends.mkldnn.enabled = enabled
+    for part, precision in zip(parts, precisions, strict=True):
+        part.fp32_precision = precision
+    torch.set_flush_denormal(False)
+    inductor = sys.modules.get("torch._inductor.config")
+    if inductor is not None:
+        inductor.freezing = False

@@ -5,6 +5,7 @@ import pytest
 from corewise.workloads.layers import (
     AdaptiveAvgPool,
     BatchNorm,
+    Branches,
     Conv,
     Flatten,
     Linear,
@@ -14,8 +15,9 @@ from corewise.workloads.layers import (
     Sequence,
     ShapeError,
     num_parameters,
-    operations,
 )
+from corewise.workloads.operations import operations
+from corewise.workloads.sequence_layers import Attention, LayerNorm, Lstm, MeanOverSteps
 
 
 def test_a_convolution_knows_its_shape_parameters_and_arithmetic() -> None:
@@ -52,9 +54,62 @@ def test_backward_moves_the_gradients_and_what_was_saved() -> None:
     assert relu.backward_elements == 36 + 18
 
 
+def test_layers_over_data_alone_give_no_gradient_of_their_input() -> None:
+    layers = Sequence((Flatten(), Linear(4, 3), ReLU(), Linear(3, 2)))
+    first, *rest = [o for o in operations(layers, (1, 2, 2), on_data=True) if o.num_multiply_adds]
+    assert (first.num_multiply_adds, first.num_backward_multiply_adds) == (12, 12)
+    assert first.backward_elements == (4 + 3) + 4 - 4
+    assert [o.num_backward_multiply_adds for o in rest] == [12]
+    relu = next(operations(Sequence((ReLU(), Linear(4, 3))), (4,), on_data=True))
+    assert (relu.num_backward_multiply_adds, relu.backward_elements) == (0, 0)
+
+
+def test_a_linear_layer_takes_every_step_of_a_sequence() -> None:
+    linear = Linear(4, 6)
+    assert linear.output_shape((5, 4)) == (5, 6)
+    assert linear.num_multiply_adds((5, 4)) == 5 * 4 * 6
+    assert linear.saved_elements((5, 4)) == 20
+
+
+def test_an_lstm_counts_its_gates() -> None:
+    lstm = Lstm(3, 5)
+    assert lstm.output_shape((7, 3)) == (7, 5)
+    assert lstm.num_parameters == 4 * 5 * 3 + 4 * 5 * 5 + 2 * 4 * 5
+    assert lstm.num_multiply_adds((7, 3)) == 7 * 4 * 5 * (3 + 5)
+    weights, states, inputs = 7 * 20 * 8, 6 * 20 * 5, 7 * 20 * 3
+    assert lstm.num_backward_multiply_adds((7, 3), on_data=True) == weights + states
+    assert lstm.num_backward_multiply_adds((7, 3), on_data=False) == weights + states + inputs
+    assert lstm.forward_elements((7, 3)) == 7 * 3 + 7 * 5
+    assert lstm.saved_elements((7, 3)) == 7 * (3 + 4 * 5 + 5 + 5)
+
+
+def test_attention_compares_every_step_with_every_other() -> None:
+    attention = Attention(8, num_heads=2)
+    assert attention.output_shape((5, 24)) == (5, 8)
+    assert attention.num_multiply_adds((5, 24)) == 2 * 5 * 5 * 8
+    assert attention.num_parameters == 0
+    assert attention.saved_elements((5, 24)) == 5 * 24 + 5 * 8
+
+
+def test_branches_are_joined_side_by_side_or_added_up() -> None:
+    pair = Branches((Lstm(3, 5), Lstm(3, 4)), join="concatenate")
+    assert pair.output_shape((7, 3)) == (7, 9)
+    assert [o.forward_elements for o in operations(pair, (7, 3))][-1] == 2 * 7 * 9
+    total = Branches((pair, pair, pair), join="sum")
+    assert total.output_shape((7, 3)) == (7, 9)
+    assert [o.forward_elements for o in operations(total, (7, 3))][-1] == 4 * 7 * 9
+    assert num_parameters(total) == 3 * num_parameters(pair)
+
+
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [
+        (Lstm(3, 5), (7, 4)),
+        (Lstm(3, 5), (3,)),
+        (Attention(8, num_heads=2), (5, 8)),
+        (LayerNorm(4), (5, 3)),
+        (Branches((Linear(4, 3), Linear(4, 2)), join="sum"), (4,)),
+        (Branches((Linear(4, 3), MeanOverSteps()), join="concatenate"), (5, 4)),
         (Conv(3, 8, kernel=3), (4, 8, 8)),
         (Conv(3, 8, kernel=5), (3, 4, 4)),
         (MaxPool(kernel=3, stride=2), (3, 2, 2)),

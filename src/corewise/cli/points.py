@@ -13,17 +13,28 @@ HIDDEN_DEFAULTS = {
     "interop_threads": None,
     "smt": False,
     "bind": "rank",
+    "freezing": "none",
+    "float32_precision": "default",
+    "denormals": "default",
+    "huge_pages": "default",
 }
 
 
 def constant_and_varying(points: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """The constant parameters as one line, and the names of the varying ones in order."""
-    names = list(dict.fromkeys(name for point in points for name in point))
-    varying = [n for n in names if len({repr(point.get(n)) for point in points}) > 1]
+    """The constant parameters as one line, and the names of the varying ones in order.
+
+    A parameter of one workload among several is constant when all points that have it agree.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for point in points:
+        for name, value in point.items():
+            values.setdefault(name, {})[repr(value)] = value
+    varying = [name for name, seen in values.items() if len(seen) > 1]
     constant = [
-        f"{n}={points[0][n]}"
-        for n in names
-        if n not in varying and HIDDEN_DEFAULTS.get(n, ...) != points[0][n]
+        f"{name}={value}"
+        for name, seen in values.items()
+        for value in seen.values()
+        if len(seen) == 1 and HIDDEN_DEFAULTS.get(name, ...) != value
     ]
     return " ".join(constant), varying
 

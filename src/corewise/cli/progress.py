@@ -32,7 +32,8 @@ class Labels:
     def __call__(self, params: Mapping[str, Any]) -> str:
         shape = f"{params['processes']}×{params['threads']}"
         words = [Path(str(params["workload"])).name, str(params["mode"]), shape, f"batch {params['batch']}"]
-        return " ".join(words + [f"{n.removeprefix('args.')}={params.get(n)}" for n in self.others])
+        others = [f"{n.removeprefix('args.')}={params[n]}" for n in self.others if n in params]
+        return " ".join(words + others)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ def read_memory(proc: str = "/proc") -> dict[str, float]:
         "pss_bytes": float(pss),
         "shared_bytes": float(rss - pss),
         "peak_memory_bytes": float(peak - (rss - pss)),
+        "huge_page_bytes": float(rollup.get("AnonHugePages", 0)),
     }
 
 

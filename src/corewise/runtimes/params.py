@@ -50,9 +50,10 @@ def require_defaults(params: Mapping[str, Any], names: Iterable[str], why: str) 
         "dtype": "float32",
         "memory_format": "contiguous",
         "execution": "eager",
+        "freezing": "none",
         "math": "vendor",
         "data": "synthetic",
     }
     for name in names:
-        if params[name] != defaults[name]:
+        if params.get(name, defaults[name]) != defaults[name]:
             raise Infeasible(f"{name} {params[name]} has no effect: {why}")

@@ -99,10 +99,16 @@ AXES: Mapping[str, Axis] = {
         _choice("dtype", "float32 bfloat16 float64 float16", "number format of the computation"),
         _choice("memory_format", "contiguous channels_last blocked", "layout of images and weights"),
         _choice("execution", "eager compile script", "how the model is executed"),
+        _choice(
+            "freezing", "none fold full", "norms folded into convolutions, or all weights made constants"
+        ),
         _choice("math", "vendor vanilla", "vendor kernels (oneDNN) on or off"),
+        _choice("float32_precision", "default bf16 tf32", "what float32 products are computed in"),
+        _choice("denormals", "default flush", "whether numbers near zero become zero"),
         _choice(
             "allocator", "default retain tcmalloc jemalloc", "allocator; retain: glibc keeps freed memory"
         ),
+        _choice("huge_pages", "default transparent", "whether memory is asked for in huge pages"),
         _choice("openmp", "default libgomp libiomp5", "OpenMP library loaded first"),
         _choice("wait_policy", "default active passive", "whether idle OpenMP threads spin"),
         Axis("data", "folder", "synthetic", "synthetic, or a folder of images"),

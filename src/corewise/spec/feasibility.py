@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corewise.spec.axes import AXES
-from corewise.workloads.base import Workload
+from corewise.workloads.base import Traits, Workload, traits_of
+
+# Of /proc/cpuinfo: instructions by which oneDNN computes float32 products in fewer digits.
+SHORT_PRODUCTS = {"bf16": ("amx_bf16", "bf16", "svebf16"), "tf32": ("amx_fp16",)}
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class MachineView:
     libraries: frozenset[str] = frozenset()  # of tcmalloc, jemalloc, libiomp5, libgomp
     memory_bytes: int = 0
     num_gpus: int | None = None  # None: not known
+    instruction_sets: frozenset[str] | None = None  # None: not known
+    transparent_huge_pages: str = ""  # always | madvise | never; empty: not known
 
     def allocation(self, *, smt: bool, num_reserved_cores: int) -> int:
         """Cores (CPUs with `smt`) left when some are reserved; may be less than one."""
@@ -35,9 +40,9 @@ class Circumstances:
     machine: MachineView
     workload: Workload | None = None  # None: the user's own, of which nothing is known beforehand
     hints: Mapping[str, str] = field(default_factory=dict)  # library -> how to install it
-    refusals: dict[str, str] = field(
-        default_factory=dict
-    )  # seen before: counting a model's work takes its time
+    # Seen before, by the workload's arguments: counting a model's work and looking through it take time.
+    refusals: dict[str, str] = field(default_factory=dict)
+    traits: dict[str, Traits] = field(default_factory=dict)
 
 
 Params = Mapping[str, Any]
@@ -60,6 +65,28 @@ def _offered(params: Params, here: Circumstances) -> Iterator[str]:
         yield f"{workload.name} has no runtime {params['runtime']}; it has {', '.join(workload.runtimes)}"
     if params["interop_threads"] is not None and not workload.concurrent:
         yield f"interop_threads has no effect: nothing in {workload.name} runs concurrently; leave it null"
+
+
+def _side_by_side(params: Params, here: Circumstances) -> Iterator[str]:
+    """Branches that run side by side, where a workload says what it takes."""
+    num_branches = params["interop_threads"]
+    execution = None if num_branches is None else _traits(params, here).concurrent_under
+    if execution is None:
+        return
+    if params["execution"] != execution:
+        yield f"interop_threads needs execution: {execution}; branches run one after another in others"
+    if num_branches > params["threads"] and not params["oversubscribe"]:
+        yield (
+            f"interop_threads {num_branches} share {_many(params['threads'], 'thread')}; "
+            "use fewer, or set oversubscribe: true"
+        )
+
+
+def _images(params: Params, here: Circumstances) -> Iterator[str]:
+    """What only images have."""
+    for name in ("memory_format", "data"):
+        if params[name] != AXES[name].default and _traits(params, here).takes_images is False:
+            yield f"{name}: {params[name]} is for images; {params['workload']} takes sequences"
 
 
 def _cores(params: Params, here: Circumstances) -> Iterator[str]:
@@ -118,11 +145,60 @@ def _onednn(params: Params, here: Circumstances) -> Iterator[str]:
         yield "memory_format: blocked needs oneDNN, which math: vanilla switches off"
 
 
+def _freezing(params: Params, here: Circumstances) -> Iterator[str]:
+    """Weights that do not change."""
+    freezing, execution = params["freezing"], params["execution"]
+    if freezing == "none" or params["runtime"] != "torch":
+        return
+    if params["mode"] == "train":
+        yield f"freezing: {freezing} is for inference only: weights that are trained cannot be constants"
+    if freezing == "fold":
+        if _traits(params, here).has_batch_norm is False:
+            yield f"freezing: fold has nothing to fold: {params['workload']} has no batch normalisation"
+        return
+    if execution == "eager":
+        yield "freezing: full needs execution: compile or script"
+    if params["device"] != "cpu" or params["math"] == "vanilla":
+        yield "freezing: full prepares weights for oneDNN, which needs device: cpu and math: vendor"
+    if execution == "script" and params["dtype"] in ("bfloat16", "float16"):
+        yield f"freezing: full under execution: script does not follow dtype: {params['dtype']}; use compile"
+
+
+def _numbers(params: Params, here: Circumstances) -> Iterator[str]:
+    """How float32 is computed, and what becomes of denormals."""
+    precision, on_cuda = params["float32_precision"], params["device"] == "cuda"
+    if params["runtime"] != "torch":
+        return
+    if params["denormals"] == "flush" and on_cuda:
+        yield "denormals does not matter on device cuda; leave it default"
+    if precision == "default":
+        return
+    if params["dtype"] != "float32":
+        yield f"float32_precision: {precision} has no effect: dtype is {params['dtype']}"
+    if on_cuda:
+        if precision != "tf32":
+            yield f"float32_precision: {precision} does not exist on device cuda; tf32 does"
+        return
+    if params["math"] == "vanilla":
+        yield f"float32_precision: {precision} needs oneDNN, which math: vanilla switches off"
+    known, needed = here.machine.instruction_sets, SHORT_PRODUCTS[precision]
+    if known is not None and not known.intersection(needed):
+        yield f"float32_precision: {precision} needs a CPU with {' or '.join(needed)}; this one has none"
+
+
+def _huge_pages(params: Params, here: Circumstances) -> Iterator[str]:
+    if params["huge_pages"] == "transparent" and here.machine.transparent_huge_pages == "never":
+        yield "huge_pages: transparent is switched off in the kernel; `corewise doctor` says how to allow it"
+
+
 _NOT_IN_NUMPY = (
     "device",
     "dtype",
     "memory_format",
     "execution",
+    "freezing",
+    "float32_precision",
+    "denormals",
     "openmp",
     "wait_policy",
     "interop_threads",
@@ -159,7 +235,7 @@ def _size(params: Params, here: Circumstances) -> Iterator[str]:
     """The workload can be built with its arguments."""
     if here.workload is None or params["mode"] not in here.workload.modes:
         return
-    args = {name.removeprefix("args."): value for name, value in params.items() if name.startswith("args.")}
+    args = _arguments(params)
     seen = f"{params['mode']} {sorted(args.items())}"
     if seen not in here.refusals:
         here.refusals[seen] = _refusal(here.workload, params["mode"], args)
@@ -175,7 +251,26 @@ def _refusal(workload: Workload, mode: str, args: Params) -> str:
     return ""
 
 
-RULES: tuple[Rule, ...] = (_offered, _cores, _batch, _device, _onednn, _numpy, _libraries, _loading, _size)
+RULES: tuple[Rule, ...] = (
+    *(_offered, _side_by_side, _images, _cores, _batch, _device, _onednn, _freezing, _numbers, _huge_pages),
+    *(_numpy, _libraries, _loading, _size),
+)
+
+
+def _arguments(params: Params) -> dict[str, Any]:
+    return {name.removeprefix("args."): value for name, value in params.items() if name.startswith("args.")}
+
+
+def _traits(params: Params, here: Circumstances) -> Traits:
+    """What the workload says of itself; nothing where its arguments are refused anyway."""
+    args = _arguments(params)
+    seen = repr(sorted(args.items()))
+    if seen not in here.traits:
+        try:
+            here.traits[seen] = traits_of(here.workload, args)
+        except ValueError:
+            here.traits[seen] = Traits()
+    return here.traits[seen]
 
 
 def _many(count: int, noun: str) -> str:

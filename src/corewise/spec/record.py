@@ -21,7 +21,7 @@ class UnreadableRecord(ValueError):
     """A JSON object that is no record this version can read; its text says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """The end of one trial: its point, its number or its reason, and all that is needed to repeat it."""
 
@@ -69,9 +69,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], migrations: Mapping[int, Migration] = MIGRATIONS) -> "Record":
         """The record described by parsed JSON of this or an older schema version."""
-        data = _migrated(dict(data), migrations)
-        values = {each.name: _read(each, data) for each in dataclasses.fields(cls) if _is_given(each, data)}
-        record = cls(**values)
+        record = cls(**_fields_of(_migrated(dict(data), migrations)))
         if record.status not in STATUSES:
             raise UnreadableRecord(f"unknown status {record.status!r}")
         if not all(isinstance(run, dict) for run in (*record.runs, *record.disturbed)):
@@ -94,24 +92,28 @@ def _migrated(data: dict[str, Any], migrations: Mapping[int, Migration]) -> dict
         )
     for old in range(version, RECORD_SCHEMA):
         if old not in migrations:
-            raise UnreadableRecord(f"record schema {version} is too old: nothing turns {old} into {old + 1}")
+            raise UnreadableRecord(
+                f"record schema {version} is too old for this Corewise ({RECORD_SCHEMA}): "
+                f"nothing turns {old} into {old + 1}; read it with the version that wrote it"
+            )
         data = migrations[old](data)
     return data
 
 
-def _is_given(each: "dataclasses.Field[Any]", data: Mapping[str, Any]) -> bool:
-    optional = each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
-    if each.name not in data and not optional:
-        raise UnreadableRecord(f"no {each.name!r}")
-    return each.name in data
-
-
-def _read(each: "dataclasses.Field[Any]", data: Mapping[str, Any]) -> Any:
-    value = data[each.name]
-    shape = _JSON_SHAPES[get_origin(each.type) or each.type]
-    if not isinstance(value, shape):
-        raise UnreadableRecord(f"{each.name!r} is not a {shape.__name__}")
-    return tuple(value) if isinstance(value, list) else value
+def _fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's fields that the data gives, each checked for its shape."""
+    values: dict[str, Any] = {}
+    for name, shape, is_required in _FIELDS:
+        try:
+            value = data[name]
+        except KeyError:
+            if is_required:
+                raise UnreadableRecord(f"no {name!r}") from None
+            continue
+        if not isinstance(value, shape):
+            raise UnreadableRecord(f"{name!r} is not a {shape.__name__}")
+        values[name] = tuple(value) if shape is list else value
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -127,8 +129,19 @@ def _plain(value: Any) -> Any:
         return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {_plain(str(key)): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [_plain(each) for each in value]
     if hasattr(value, "item"):  # a numpy number
         return _plain(value.item())
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+# Name, JSON shape, and whether a record without it is none.
+_FIELDS = tuple(
+    (
+        each.name,
+        _JSON_SHAPES[get_origin(each.type) or each.type],
+        each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING,
+    )
+    for each in dataclasses.fields(Record)
+)

@@ -172,6 +172,8 @@ def _proofs(job: Job, trial: Trial, rank: int) -> dict[str, Any]:
     absent = missing_libraries(trial.env, str(trial.params["openmp"]))
     if absent:
         raise TrialFailed("missing", f"asked for but not loaded into the process: {', '.join(absent)}")
+    if trial.params.get("huge_pages") == "transparent" and not memory.read_memory()["huge_page_bytes"]:
+        raise Infeasible("huge_pages transparent: the kernel gave none; glibc asks for them from 2.35 on")
     return {
         **job.facts(),
         "pid": os.getpid(),

@@ -6,7 +6,7 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Protocol
+from typing import Any, Mapping, Optional, Protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,23 @@ class Work:
     pixels_per_sample: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What of a workload decides which settings make sense and what they change; None: not known."""
+
+    takes_images: Optional[bool] = None
+    has_batch_norm: Optional[bool] = None
+    has_dropout: Optional[bool] = None
+    concurrent_under: Optional[str] = None  # the execution that runs its branches side by side
+
+    @property
+    def depends_on_batch(self) -> Optional[bool]:
+        """True when a sample's result depends on the others of its batch, or on chance."""
+        if self.has_batch_norm is None or self.has_dropout is None:
+            return None
+        return self.has_batch_norm or self.has_dropout
+
+
 class Workload(Protocol):
     """A thing to compute, with its parameters and its work."""
 
@@ -32,3 +49,9 @@ class Workload(Protocol):
     parameters: Mapping[str, Any]  # its own parameters (axes `args.NAME`) with their defaults
 
     def work(self, mode: str, args: Mapping[str, Any]) -> Work: ...
+
+
+def traits_of(workload: Optional[Workload], args: Mapping[str, Any]) -> Traits:
+    """What a workload says of itself beyond what it must: nothing, unless it has a method `traits`."""
+    say = getattr(workload, "traits", None)
+    return say(args) if say is not None else Traits()

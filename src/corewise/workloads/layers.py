@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import Iterator, Optional, Tuple
 
-Shape = Tuple[int, ...]  # one sample: (channels, height, width) or (features,)
+Shape = Tuple[int, ...]  # one sample: (channels, height, width), (steps, features) or (features,)
 
 
 class ShapeError(ValueError):
@@ -28,8 +28,12 @@ class Layer:
         return 0
 
     def num_multiply_adds(self, shape: Shape) -> int:
-        """Multiply-adds of the forward pass of one sample; the backward pass repeats them per gradient."""
+        """Multiply-adds of the forward pass of one sample."""
         return 0
+
+    def num_backward_multiply_adds(self, shape: Shape, on_data: bool) -> int:
+        """The same of the backward pass: as many for the weights, and for the input unless it is data."""
+        return (1 if on_data else 2) * self.num_multiply_adds(shape)
 
     def forward_elements(self, shape: Shape) -> int:
         """Least elements moved forward: the input read once, the output written once."""
@@ -77,25 +81,26 @@ class Conv(Layer):
 
 @dataclasses.dataclass(frozen=True)
 class Linear(Layer):
-    """A fully connected layer."""
+    """A fully connected layer, for each step of a sequence alike."""
 
     in_features: int
     out_features: int
     bias: bool = True
 
     def output_shape(self, shape: Shape) -> Shape:
-        _expect(self, shape, self.in_features, 1)
-        return (self.out_features,)
+        if len(shape) > 2 or shape[-1] != self.in_features:
+            raise ShapeError(f"{self} cannot take an input of {shape}")
+        return (*shape[:-1], self.out_features)
 
     @property
     def num_parameters(self) -> int:
         return self.out_features * (self.in_features + self.bias)
 
     def num_multiply_adds(self, shape: Shape) -> int:
-        return self.in_features * self.out_features
+        return math.prod(shape) * self.out_features
 
     def saved_elements(self, shape: Shape) -> int:
-        return self.in_features
+        return math.prod(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +124,8 @@ class BatchNorm(Layer):
 @dataclasses.dataclass(frozen=True)
 class ReLU(Layer):
     """The larger of zero and the input."""
+
+    in_place: bool = True  # may overwrite its input
 
     def saved_elements(self, shape: Shape) -> int:
         return math.prod(shape)
@@ -215,44 +222,47 @@ class Residual(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """A layer that computes, with the shape it is given."""
+class Join(Layer):
+    """The outputs of branches side by side (`concatenate`) or added up (`sum`)."""
 
-    layer: Layer
-    shape: Shape
+    num_branches: int
+    how: str
 
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.layer.num_multiply_adds(self.shape)
-
-    @property
-    def forward_elements(self) -> int:
-        return self.layer.forward_elements(self.shape)
-
-    @property
-    def backward_elements(self) -> int:
-        """Least elements moved backward: the gradient as the value forward, and what was saved."""
-        return self.forward_elements + self.layer.saved_elements(self.shape)
+    def forward_elements(self, shape: Shape) -> int:
+        read = self.num_branches if self.how == "sum" else 1
+        return (read + 1) * math.prod(shape)
 
 
-def operations(layer: Layer, shape: Shape) -> Iterator[Operation]:
-    """The computing layers of a tree in order, each with its input shape."""
-    if isinstance(layer, Sequence):
-        for child in layer.layers:
-            yield from operations(child, shape)
-            shape = child.output_shape(shape)
-    elif isinstance(layer, Residual):
-        for child in layer.children():
-            yield from operations(child, shape)
-        yield Operation(Add(), layer.output_shape(shape))
-    else:
-        layer.output_shape(shape)  # refuses a shape that does not fit
-        yield Operation(layer, shape)
+@dataclasses.dataclass(frozen=True)
+class Branches(Layer):
+    """Layers over the same input that do not need each other, and how their outputs are joined."""
+
+    branches: Tuple[Layer, ...]
+    join: str  # concatenate (along the features) | sum
+
+    def children(self) -> Tuple[Layer, ...]:
+        return self.branches
+
+    def output_shape(self, shape: Shape) -> Shape:
+        shapes = [branch.output_shape(shape) for branch in self.branches]
+        if self.join == "concatenate":
+            if len({s[:-1] for s in shapes}) == 1:
+                return (*shapes[0][:-1], sum(s[-1] for s in shapes))
+        elif len(set(shapes)) == 1:
+            return shapes[0]
+        raise ShapeError(f"branches give {shapes} for an input of {shape}; that does not {self.join}")
 
 
 def num_parameters(layer: Layer) -> int:
     """Trainable values in the whole tree."""
     return layer.num_parameters + sum(num_parameters(child) for child in layer.children())
+
+
+def every_layer(layer: Layer) -> Iterator[Layer]:
+    """The layer and all within it."""
+    yield layer
+    for child in layer.children():
+        yield from every_layer(child)
 
 
 def _expect(layer: Layer, shape: Shape, first: int, num_dimensions: int) -> None:

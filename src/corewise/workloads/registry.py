@@ -20,6 +20,8 @@ BUILT_IN: Mapping[str, str] = {
     "resnet50": "corewise.workloads.models.resnet:RESNET50",
     "resnext50_32x4d": "corewise.workloads.models.resnet:RESNEXT50_32X4D",
     "wide_resnet101_2": "corewise.workloads.models.resnet:WIDE_RESNET101_2",
+    "lstm_ensemble": "corewise.workloads.models.lstm_ensemble:LSTM_ENSEMBLE",
+    "transformer": "corewise.workloads.models.transformer:TRANSFORMER",
     "matmul": "corewise.workloads.primitives.matmul:MATMUL",
 }
 

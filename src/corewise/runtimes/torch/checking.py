@@ -152,7 +152,7 @@ def _trained(module: nn.Module) -> Mapping[str, nn.Parameter]:
 @contextlib.contextmanager
 def _left_as_found(module: nn.Module, configured: nn.Module) -> Iterator[None]:
     statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    modes = [(m, m.training) for m in (*module.modules(), *configured.modules())]
+    modes = [(m, m.training) for m in _with_modes(module, configured)]
     try:
         yield
     finally:
@@ -165,14 +165,21 @@ def _left_as_found(module: nn.Module, configured: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet(module: nn.Module, configured: nn.Module, kinds: Optional[Collection[str]]) -> Iterator[None]:
     """Modules of these kinds in evaluation mode: no chance and, where asked, no batch statistics."""
-    for m in (*module.modules(), *configured.modules()):
+    for m in _with_modes(module, configured):
         kind = getattr(m, "original_name", type(m).__name__)  # TorchScript keeps the Python name there
         if kinds is None or kind in kinds:
             m.training = False
     yield
 
 
+def _with_modes(*roots: nn.Module) -> List[nn.Module]:
+    """All modules that know training from evaluation; frozen TorchScript does not."""
+    return [m for root in roots for m in root.modules() if hasattr(m, "training")]
+
+
 def _precision(settings: Settings) -> str:
+    if settings.float32_precision != "default":
+        return {"bf16": "bfloat16", "tf32": "tf32"}[settings.float32_precision]
     if settings.device.type == "cuda" and settings.dtype == "float32" and torch.backends.cudnn.allow_tf32:
         return "tf32"
     return settings.dtype

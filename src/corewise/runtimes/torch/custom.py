@@ -34,8 +34,10 @@ def prepare_custom(params: Mapping[str, Any], context: RankContext, settings: Se
     )  # own inputs; ranks that train together begin with rank 0's weights
     made = build_custom(name, batch, str(params["mode"]), workload_args(params))
     if isinstance(made, CustomStep):
-        require_defaults(params, ("dtype", "memory_format", "execution", "data"), "a custom step decides it")
-        return StepJob(name, made, process_facts, settings.finish)
+        require_defaults(
+            params, ("dtype", "memory_format", "execution", "freezing", "data"), "a custom step decides it"
+        )
+        return StepJob(name, made, lambda: process_facts(settings), settings.finish)
     require_defaults(params, ("data",), "a custom module brings its own inputs")
     _refuse_nonsense(name, made, settings)
     return _module_job(made, batch, context, settings)

@@ -1,4 +1,4 @@
-"""From an eager module to the callable a trial runs: layout, TorchScript, compilation.
+"""From an eager module to the callable a trial runs: freezing, layout, TorchScript, compilation.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from corewise.runtimes.base import Infeasible
+from corewise.runtimes.torch.freezing import freeze_when_compiled, frozen
 from corewise.runtimes.torch.settings import Settings
 
 
@@ -26,14 +27,18 @@ def placed(module: nn.Module, settings: Settings) -> nn.Module:
 
 
 def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """What the trial calls; `wrap` makes the ranks train together. Shares its parameters with the module."""
+    """What the trial calls; `wrap` makes the ranks train together. Trains the parameters of the module."""
     if settings.memory_format == "blocked":
         return blocked(module, settings)
     if settings.execution == "script":
-        return wrap(scripted(module))
+        made = wrap(scripted(module))
+        with silent_deprecation():
+            return frozen(made) if settings.freezing == "full" else made
     if settings.execution == "compile":
         with silent_deprecation():
             import torch.utils.mkldnn  # the compiler imports it, and it warns
+        if settings.freezing == "full":
+            freeze_when_compiled()
         # A fixed shape is measured, so nothing is compiled for shapes in general.
         return cast(nn.Module, torch.compile(wrap(module), dynamic=False))
     return wrap(module)
@@ -42,6 +47,8 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
 def scripted(module: nn.Module) -> nn.Module:
     """The module as TorchScript."""
     with silent_deprecation():
+        # Modules that torch.fx wrote have empty annotations; TorchScript would warn of them.
+        warnings.filterwarnings("ignore", "The TorchScript type system doesn't support", UserWarning)
         try:
             return cast(nn.Module, torch.jit.script(module))
         except Exception as problem:

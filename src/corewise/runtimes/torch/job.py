@@ -12,9 +12,10 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
 import torch
 from torch import Tensor, nn
 
-from corewise.runtimes.base import Check, Job
+from corewise.runtimes.base import Check, Infeasible, Job
 from corewise.runtimes.torch.checking import Case, check_module, tensors
 from corewise.runtimes.torch.execution import configured, placed
+from corewise.runtimes.torch.freezing import folded, num_norms, num_prepared_weights
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.settings import Settings, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
@@ -55,16 +56,25 @@ class ModuleJob:
         self._settings, self._group, self._batches = settings, group, task.batches
         self._case_for = task.case_for
         self._module: nn.Module = placed(task.module, settings)
-        self._configured = configured(self._module, settings, group.wrap)
+        network = folded(self._module) if settings.freezing == "fold" else self._module
+        self._num_folded = num_norms(self._module) - num_norms(network)
+        self._num_prepared_before = num_prepared_weights()
+        self._configured = configured(network, settings, group.wrap)
         self._output_dtype = ""
         self._first_call_s = 0.0
 
     def check(self) -> Check:
         """The configured module against itself in float64, on an input of its own."""
         case = self._case_for(self._settings, self._group)
-        verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
-        if self._settings.memory_format == "blocked":
-            self._module = self._configured  # lets go of the dense weights
+        try:
+            verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
+        except RuntimeError as problem:
+            if self._settings.freezing == "full" and "not supported" in str(problem):
+                said = str(problem).strip().splitlines()[-1].replace("RuntimeError: ", "")
+                raise Infeasible(f"freezing full: {said}") from problem
+            raise
+        if self._settings.memory_format == "blocked" or self._settings.freezing != "none":
+            self._module = self._configured  # lets go of the weights that are no longer used
         del case
         _return_free_memory()
         return verdict
@@ -74,8 +84,9 @@ class ModuleJob:
 
     def facts(self) -> Mapping[str, Any]:
         return {
-            **process_facts(),
+            **process_facts(self._settings),
             **self._batches.facts(),
+            **self._freezing_facts(),
             "weights_memory_format": weights_format(self._configured),
             "output_dtype": self._output_dtype,
             "first_call_s": self._first_call_s,  # compilation included, where there is any
@@ -84,6 +95,19 @@ class ModuleJob:
     def close(self) -> None:
         self._batches.close()
         self._group.close()
+
+    def _freezing_facts(self) -> Mapping[str, Any]:
+        """Proof that weights were frozen; raises Infeasible when nothing came of it."""
+        if self._settings.freezing == "fold":
+            return {"num_folded": self._num_folded}
+        if self._settings.freezing == "none":
+            return {}
+        if self._settings.execution == "script":
+            return {"num_weights_left": sum(1 for _ in self._configured.parameters())}
+        num_prepared = num_prepared_weights() - self._num_prepared_before
+        if num_prepared == 0:
+            raise Infeasible("freezing full: the compiler found no weights that it could prepare")
+        return {"num_prepared_weights": num_prepared}
 
     def _note(self, outputs: Any) -> None:
         if not self._output_dtype:

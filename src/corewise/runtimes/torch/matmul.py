@@ -14,7 +14,8 @@ from corewise.runtimes.params import rank_batch, require_defaults, workload_args
 from corewise.runtimes.torch.settings import Settings, process_facts, read_settings
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
 
-FLOAT32_ROUNDOFF, TF32_ROUNDOFF = 2.0**-24, 2.0**-11
+FLOAT32_ROUNDOFF = 2.0**-24
+SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
 class MatmulJob:
@@ -45,7 +46,8 @@ class MatmulJob:
         stored = torch.finfo(self._a.dtype).eps / 2
         summed = min(stored, FLOAT32_ROUNDOFF)
         if self._settings.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-            stored = max(stored, TF32_ROUNDOFF)
+            stored = max(stored, SHORT_ROUNDOFF["tf32"])
+        stored = max(stored, SHORT_ROUNDOFF.get(self._settings.float32_precision, 0.0))
         worst = max(errors, key=lambda e: e if e == e else float("inf"))
         return Check(
             worst, product_tolerance(size, stored, summed), "the product with a random vector in float64"
@@ -59,7 +61,7 @@ class MatmulJob:
         return flag
 
     def facts(self) -> Mapping[str, Any]:
-        return {**process_facts(), "output_dtype": str(self._c.dtype).replace("torch.", "")}
+        return {**process_facts(self._settings), "output_dtype": str(self._c.dtype).replace("torch.", "")}
 
     def loss(self) -> Optional[float]:
         return None
@@ -71,7 +73,7 @@ class MatmulJob:
 def prepare_matmul(params: Mapping[str, Any], context: RankContext) -> MatmulJob:
     """The job; one operator has no layout to choose and nothing to compile."""
     require_defaults(
-        params, ("memory_format", "execution", "data"), "matmul is a single operator on matrices"
+        params, ("memory_format", "execution", "freezing", "data"), "matmul is a single operator on matrices"
     )
     settings = read_settings(params, context)
     return MatmulJob(MATMUL.size(workload_args(params)), rank_batch(params), settings, seed=context.rank)

@@ -11,7 +11,8 @@ from typing import Callable, Mapping, Type
 import torch
 from torch import Tensor, nn
 
-from corewise.workloads import layers
+from corewise.runtimes.torch.sequences import Attention, Branches, Lstm, MeanOverSteps, TimeMajor
+from corewise.workloads import layers, sequence_layers
 
 RESIDUAL_GAIN = 0.1  # near zero as in arXiv 1706.02677, so that deep networks start well-conditioned
 LINEAR_DEVIATION = 0.01  # as AlexNet's authors: the first loss is near the logarithm of the number of classes
@@ -43,10 +44,13 @@ class Residual(nn.Module):
         return self.body(x) + self.shortcut(x)  # type: ignore[no-any-return]
 
 
-def build_network(description: layers.Layer, seed: int) -> nn.Module:
-    """The module, its values drawn from the seed: equal on all ranks."""
+def build_network(description: layers.Layer, seed: int, *, side_by_side: bool = False) -> nn.Module:
+    """The module, its values drawn from the seed: equal on all ranks; its branches side by side if asked."""
     network = to_module(description)
     initialise(network, torch.Generator().manual_seed(seed))
+    for module in network.modules():
+        if isinstance(module, Branches):
+            module.side_by_side = side_by_side
     return network
 
 
@@ -61,7 +65,11 @@ def initialise(network: nn.Module, generator: torch.Generator) -> None:
             )
             if module.bias is not None:
                 module.bias.zero_()
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.LSTM):
+            reach = 1 / math.sqrt(module.hidden_size)  # as torch's own
+            for values in module.parameters():
+                values.uniform_(-reach, reach, generator=generator)
+        elif isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
             module.reset_parameters()
     for module in network.modules():
         if isinstance(module, Residual):
@@ -96,15 +104,25 @@ def _residual(layer: layers.Residual) -> nn.Module:
     )
 
 
+def _branches(layer: layers.Branches) -> nn.Module:
+    return Branches(map(to_module, layer.branches), adds_up=layer.join == "sum")
+
+
 _BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
     layers.Conv: _conv,
     layers.Linear: lambda layer: Linear(layer.in_features, layer.out_features, bias=layer.bias),
     layers.BatchNorm: lambda layer: nn.BatchNorm2d(layer.channels),
-    layers.ReLU: lambda layer: nn.ReLU(inplace=True),
+    layers.ReLU: lambda layer: nn.ReLU(inplace=layer.in_place),
     layers.MaxPool: lambda layer: nn.MaxPool2d(layer.kernel, layer.stride, layer.padding),
     layers.AdaptiveAvgPool: lambda layer: nn.AdaptiveAvgPool2d(layer.size),
     layers.Flatten: lambda layer: nn.Flatten(1),
     layers.Dropout: lambda layer: nn.Dropout(layer.probability),
     layers.Sequence: lambda layer: nn.Sequential(*(to_module(child) for child in layer.layers)),
     layers.Residual: _residual,
+    layers.Branches: _branches,
+    sequence_layers.TimeMajor: lambda layer: TimeMajor(),
+    sequence_layers.Lstm: lambda layer: Lstm(layer.in_features, layer.hidden, layer.reverse),
+    sequence_layers.Attention: lambda layer: Attention(layer.num_heads),
+    sequence_layers.LayerNorm: lambda layer: nn.LayerNorm(layer.features),
+    sequence_layers.MeanOverSteps: lambda layer: MeanOverSteps(layer.time_major),
 }

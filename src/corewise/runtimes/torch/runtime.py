@@ -14,7 +14,7 @@ from typing import Any, Mapping, cast
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
 from corewise.runtimes.params import require_point
 from corewise.workloads.custom import is_custom
-from corewise.workloads.models.model import Model
+from corewise.workloads.models.layered import LayeredModel
 from corewise.workloads.registry import find_workload, load_attribute
 
 WARM_MODULES = (
@@ -83,17 +83,17 @@ class TorchRuntime:
         """The job of a trial; raises Infeasible where torch has no such thing here."""
         from corewise.runtimes.torch.settings import apply_to_process, read_settings
 
-        apply_to_process(params)
+        name = str(params["workload"])
+        apply_to_process(params, shares_threads=not is_custom(name))
         if params["execution"] == "compile" and context.cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = context.cache  # an older trial's code is no compile time
-        name = str(params["workload"])
         if is_custom(name):
             from corewise.runtimes.torch.custom import prepare_custom
 
             return prepare_custom(params, context, read_settings(params, context))
         workload = find_workload(name)
         require_point(workload, params)
-        if isinstance(workload, Model):
+        if isinstance(workload, LayeredModel):
             from corewise.runtimes.torch.models import prepare_model
 
             return prepare_model(workload, params, context, read_settings(params, context))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from corewise.runtimes.base import Infeasible, RankContext
+from corewise.runtimes.torch.numerics import set_numerics
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 OPENMP_NAMES = re.compile(r"lib(gomp|iomp5|omp)\b")
@@ -30,6 +31,9 @@ class Settings:
     memory_format: str
     execution: str
     training: bool
+    freezing: str = "none"
+    float32_precision: str = "default"
+    proofs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of what holds for the process
 
     @property
     def tensor_dtype(self) -> torch.dtype:
@@ -67,6 +71,8 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
         memory_format=str(params["memory_format"]),
         execution=str(params["execution"]),
         training=params["mode"] == "train",
+        freezing=str(params.get("freezing", "none")),
+        float32_precision=str(params.get("float32_precision", "default")),
     )
     if settings.dtype == "float16" and device.type == "cpu":
         raise Infeasible(
@@ -78,13 +84,20 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
         raise Infeasible(
             f"execution compile needs a C++ compiler: none of {', '.join(CXX_COMPILERS)} is on the PATH"
         )
-    return settings
+    _refuse_freezing(settings, str(params["math"]))
+    if settings.float32_precision != "default" and settings.dtype != "float32":
+        raise Infeasible(f"float32_precision {settings.float32_precision}: dtype is {settings.dtype}")
+    return dataclasses.replace(settings, proofs=set_numerics(params))
 
 
-def apply_to_process(params: Mapping[str, Any]) -> None:
-    """Set what holds for the whole process: threads, and whether oneDNN computes."""
-    torch.set_num_threads(int(params["threads"]))
+def apply_to_process(params: Mapping[str, Any], *, shares_threads: bool = False) -> None:
+    """Set what holds for the whole process: threads, and whether oneDNN computes.
+
+    Where asked, operators that run side by side share the process's threads; torch would give each so many.
+    """
     interop = params["interop_threads"]
+    num_sharing = int(interop) if shares_threads and interop is not None else 1
+    torch.set_num_threads(max(1, int(params["threads"]) // num_sharing))
     if interop is not None and int(interop) != torch.get_num_interop_threads():
         torch.set_num_interop_threads(int(interop))
     torch.backends.mkldnn.enabled = params["math"] != "vanilla"
@@ -101,9 +114,10 @@ def onednn_off() -> Iterator[None]:
         torch.backends.mkldnn.enabled = before
 
 
-def process_facts() -> dict[str, Any]:
-    """Threads and libraries, read back from torch."""
+def process_facts(settings: Settings) -> dict[str, Any]:
+    """Threads, libraries and numbers, read back from torch."""
     return {
+        **settings.proofs,
         "num_threads": torch.get_num_threads(),
         "num_interop_threads": torch.get_num_interop_threads(),
         "onednn_enabled": bool(torch.backends.mkldnn.enabled),
@@ -128,6 +142,8 @@ def weights_format(module: nn.Module) -> str:
     images = [t for t in tensors if t.dim() == 4 and t.shape[1] > 1 and t.shape[2] * t.shape[3] > 1]
     if images and all(t.is_contiguous(memory_format=torch.channels_last) for t in images):
         return "channels_last"
+    if not tensors:
+        return "none"
     return "contiguous" if all(t.is_contiguous() for t in tensors) else "mixed"
 
 
@@ -139,6 +155,21 @@ def _device(name: str, context: RankContext) -> torch.device:
     device = torch.device("cuda", context.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def _refuse_freezing(settings: Settings, math: str) -> None:
+    reason: Optional[str] = None
+    if settings.freezing != "none" and settings.training:
+        reason = "weights that are trained cannot be constants"
+    elif settings.freezing == "full":
+        if settings.execution == "eager":
+            reason = "eager execution has no constants; it needs compile or script"
+        elif settings.device.type != "cpu" or math == "vanilla" or not torch._C._has_mkldnn:
+            reason = "weights are prepared for oneDNN, on the CPU"
+        elif settings.execution == "script" and settings.dtype in AUTOCAST_DTYPES:
+            reason = f"TorchScript's prepared operators do not follow autocast to {settings.dtype}"
+    if reason is not None:
+        raise Infeasible(f"freezing {settings.freezing}: {reason}")
 
 
 def _refuse_blocked(settings: Settings, math: str) -> None:

@@ -1,4 +1,4 @@
-"""Made-up images and labels that keep the arithmetic of training realistic.
+"""Made-up images, sequences and labels that keep the arithmetic of training realistic.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -18,20 +18,32 @@ MAX_BYTES = 256 * 2**20
 NUM_LABELLINGS = 251  # prime, so that every batch meets every labelling
 
 
-class SyntheticImages:
+class SyntheticBatches:
     """Rotates over a few random batches; labels change with every visit, so that nothing is learnt by heart.
 
-    An image keeps meeting new random labels, hence the loss stays near the logarithm of the number of
+    A sample keeps meeting new random labels, hence the loss stays near the logarithm of the number of
     classes, and neither the gradients nor the weights drift towards zero.
     """
 
-    def __init__(self, shape: Shape, batch: int, num_classes: int, settings: Settings, seed: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        batch: int,
+        num_classes: int,
+        settings: Settings,
+        seed: int,
+        time_major: bool = False,
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         batch_shape = (batch, *shape)
         batch_bytes = settings.tensor_dtype.itemsize * torch.Size(batch_shape).numel()
         num_batches = max(MIN_BATCHES, min(MAX_BATCHES, MAX_BYTES // batch_bytes))
         self._inputs = [
-            settings.place(torch.randn(batch_shape, generator=generator, dtype=settings.tensor_dtype))
+            laid_out(
+                torch.randn(batch_shape, generator=generator, dtype=settings.tensor_dtype),
+                settings,
+                time_major,
+            )
             for _ in range(num_batches)
         ]
         self._labels: Optional[Tensor] = None
@@ -51,3 +63,9 @@ class SyntheticImages:
 
     def close(self) -> None:
         return None
+
+
+def laid_out(batch: Tensor, settings: Settings, time_major: bool) -> Tensor:
+    """The batch as the trial asks for it; `time_major`: steps before samples in memory, not in the shape."""
+    placed: Tensor = settings.place(batch)
+    return placed.transpose(0, 1).contiguous().transpose(0, 1) if time_major else placed

@@ -1,0 +1,84 @@
+"""Weights that will not change: norms folded into the convolutions before them, or everything made constant.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any, Dict, Mapping, Optional, cast
+
+import torch
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from corewise.runtimes.base import Infeasible
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+PACKED = "weight_pack_matcher_count"  # the end of the names of the compiler's counters of prepared weights
+
+
+def folded(module: nn.Module) -> nn.Module:
+    """A copy in which norms that follow a convolution are part of it; Infeasible where there is none."""
+    try:
+        traced = fx.GraphModule(module, _Tracer().trace(module))
+    except Exception as problem:
+        said = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise Infeasible(f"freezing fold: torch.fx cannot trace this module: {said[0]}") from problem
+    modules = dict(traced.named_modules())
+    num_calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
+    for node in list(traced.graph.nodes):
+        norm, before = _called(node, modules), node.args[0] if node.args else None
+        if not isinstance(norm, NORMS) or norm.running_mean is None or not isinstance(before, fx.Node):
+            continue
+        conv = _called(before, modules)
+        if isinstance(conv, CONVOLUTIONS) and len(before.users) == num_calls[str(before.target)] == 1:
+            parent, _, name = str(before.target).rpartition(".")
+            setattr(modules[parent], name, fuse_conv_bn_eval(conv, norm))
+            node.replace_all_uses_with(before)
+            traced.graph.erase_node(node)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    if num_norms(traced) == num_norms(module):
+        raise Infeasible("freezing fold: no batch normalisation follows a convolution in this module")
+    return traced
+
+
+class _Tracer(fx.Tracer):
+    """Looks into modules, but not into convolutions and norms, whoever has defined them."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (*CONVOLUTIONS, *NORMS)) or super().is_leaf_module(m, module_qualified_name)
+
+
+def num_norms(module: nn.Module) -> int:
+    """Batch normalisations within a module."""
+    return sum(isinstance(m, NORMS) for m in module.modules())
+
+
+def frozen(scripted: nn.Module) -> nn.Module:
+    """The scripted module with its weights as constants, each in the layout that oneDNN prefers."""
+    return cast(nn.Module, torch.jit.optimize_for_inference(cast(Any, scripted)))
+
+
+def freeze_when_compiled() -> None:
+    """Let torch's compiler make constants of weights.
+
+    Set for the process: an option of one compilation reaches the back end alone, too late.
+    """
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True
+
+
+def num_prepared_weights() -> int:
+    """Weights that torch's compiler has made constant and laid out for their operators so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    counters: Dict[str, int] = dynamo.counters["inductor"] if dynamo is not None else {}
+    return sum(count for name, count in counters.items() if name.endswith(PACKED))
+
+
+def _called(node: fx.Node, modules: Mapping[str, nn.Module]) -> Optional[nn.Module]:
+    return modules.get(str(node.target)) if node.op == "call_module" else None

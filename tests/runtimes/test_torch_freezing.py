@@ -1,0 +1,175 @@
+"""Weights folded or made constant for inference."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
+from corewise.runtimes.registry import find_runtime  # noqa: E402
+from corewise.runtimes.torch.freezing import folded, num_norms  # noqa: E402
+from corewise.runtimes.torch.network import build_network  # noqa: E402
+from corewise.workloads.registry import find_workload  # noqa: E402
+
+Params = Callable[..., dict[str, Any]]
+Write = Callable[[str], str]
+LINEAR = """
+import torch
+def make(batch, mode):
+    return torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 8)), (torch.randn(batch, 32),)
+"""
+
+
+def prepare(params: dict[str, Any], context: RankContext) -> Any:
+    runtime = find_runtime("torch")
+    runtime.warm()
+    return runtime.prepare(params, context)
+
+
+def with_statistics(module: nn.Module) -> nn.Module:
+    """The module with norms that have seen something, ready to infer."""
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+    return module.eval()
+
+
+class Odd(nn.Module):
+    """Norms that must stay: before a convolution, after a shared one, and after one with another reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.before = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+        self.shared, self.after_shared = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.read_twice, self.after_read_twice = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.last, self.folds = nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Any) -> Any:
+        x = self.before(torch.relu(self.first(x)))
+        x = self.after_shared(self.shared(x)) + self.shared(x)
+        y = self.read_twice(x)
+        return self.folds(self.last(self.after_read_twice(y) + y))
+
+
+def test_only_norms_right_after_a_convolution_of_their_own_are_folded() -> None:
+    odd = with_statistics(Odd())
+    made = folded(odd)
+    x = torch.randn(2, 3, 5, 5)
+    assert num_norms(made) == num_norms(odd) - 1 == 3
+    assert torch.allclose(made(x), odd(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_folded_network_computes_the_same_and_leaves_the_original_alone() -> None:
+    description: Any = find_workload("resnet18")
+    network = with_statistics(build_network(description.layers({"num_classes": 10}), seed=3)).double()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    made, x = folded(network), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.inference_mode():
+        wanted, got = network(x), made(x)
+    assert num_norms(made) == 0
+    assert float((got - wanted).abs().max() / wanted.abs().max()) < 1e-12
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_a_module_that_cannot_be_traced_says_so() -> None:
+    class Chooser(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(Infeasible, match=r"freezing fold: torch\.fx cannot trace this module"):
+        folded(Chooser())
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        {},
+        {"memory_format": "channels_last"},
+        {"memory_format": "blocked"},
+        {"execution": "script"},
+        {"dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_norms_are_folded_at_every_point_and_counted(
+    params: Params, alone: RankContext, point: dict[str, Any]
+) -> None:
+    job = prepare(params(workload="resnet18", image_size=32, batch=2, freezing="fold", **point), alone)
+    check = job.check()
+    job.step()
+    facts = job.facts()
+    assert check.passed, check
+    assert facts["num_folded"] == 20
+    assert facts["weights_memory_format"] == point.get("memory_format", "contiguous")
+
+
+@pytest.mark.parametrize("workload", ["resnet18", "lstm_ensemble", "transformer"])
+def test_scripted_weights_become_constants(params: Params, alone: RankContext, workload: str) -> None:
+    sizes = {"resnet18": {"image_size": 32}, "lstm_ensemble": {"time_steps": 4}, "transformer": {"layers": 1}}
+    job = prepare(
+        params(workload=workload, batch=2, execution="script", freezing="full", **sizes[workload]), alone
+    )
+    check = job.check()
+    job.step()
+    assert check.passed, check
+    assert job.facts()["num_weights_left"] == 0
+
+
+def test_the_compiler_prepares_weights(
+    params: Params, alone: RankContext, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        job = prepare(params(workload=write(LINEAR), execution="compile", freezing="full", batch=2), alone)
+        check = job.check()
+        job.step()
+    assert check.passed, check
+    assert job.facts()["num_prepared_weights"] == 2
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ({"mode": "train", "freezing": "fold"}, "freezing fold: weights that are trained"),
+        ({"mode": "train", "freezing": "full", "execution": "script"}, "weights that are trained"),
+        ({"freezing": "full"}, "freezing full: eager execution has no constants"),
+        ({"freezing": "full", "execution": "script", "math": "vanilla"}, "prepared for oneDNN"),
+        ({"freezing": "full", "execution": "script", "dtype": "bfloat16"}, "do not follow autocast"),
+        ({"workload": "alexnet", "image_size": 64, "freezing": "fold"}, "no batch normalisation follows"),
+        (
+            {"workload": "matmul", "freezing": "fold"},
+            "freezing fold has no effect: matmul is a single operator",
+        ),
+    ],
+    ids=str,
+)
+def test_freezing_that_does_not_exist_is_infeasible_with_its_reason(
+    params: Params, alone: RankContext, point: dict[str, Any], reason: str
+) -> None:
+    given: dict[str, Any] = {"workload": "resnet18", **point}
+    if given["workload"] == "resnet18":
+        given["image_size"] = 32
+    with pytest.raises(Infeasible, match=reason):
+        prepare(params(**given), alone)
+
+
+def test_what_onednn_cannot_run_frozen_is_infeasible(params: Params, alone: RankContext) -> None:
+    point = params(workload="alexnet", image_size=64, num_classes=10, execution="script", freezing="full")
+    with pytest.raises(Infeasible, match="freezing full: input size is not divisible"):
+        prepare(point, alone).check()
