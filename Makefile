@@ -17,10 +17,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/corewise doctor
-	$(BIN)/corewise run quick --store demo/store
+	$(BIN)/corewise run quick --store demo/store --report -o demo/report.html
 	$(BIN)/corewise show --store demo/store
 	$(BIN)/corewise export --store demo/store --format csv -o demo/records.csv
-	@echo "Records: demo/store. Table: demo/records.csv. Run 'make demo' again: nothing is measured twice."
+	@echo "Open demo/report.html. Records: demo/store. Table: demo/records.csv."
+	@echo "Run 'make demo' again: nothing is measured twice."
 
 test: $(READY)
 	$(BIN)/ruff check src tests benchmarks

@@ -269,3 +269,30 @@ def test_a_single_trial_without_interval_or_memory_is_shown(tmp_path):
     assert "0.01230" in text
     assert "81.3 s" in text
     assert "best" not in text
+
+
+def test_a_very_long_table_is_cut_to_its_fastest_rows_and_says_how_to_see_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr("corewise.cli.show._MAX_ROWS", 4)
+    monkeypatch.setattr("corewise.cli.tables.NUM_ROWS_OF_MANY", 2)
+    store = made_store(tmp_path / "store", *scaling_records())
+    text = shown(store)
+    assert [row_of(text, threads)[0] for threads in ("16", "8")] == ["16", "8"]
+    assert (
+        "… and 3 more rows: --sort NAME shows others first, `corewise export -o FILE.csv` gives all" in text
+    )
+    assert "best" in row_of(text, "16")
+    assert "≈" in row_of(text, "8")
+    assert "0.77" in row_of(text, "8")  # against the row with one thread, though that is not shown
+    assert "\n      1 " not in text
+    by_threads = shown(store, "--sort", "threads")
+    assert "best" not in row_of(by_threads, "1")
+    assert [row["params"]["threads"] for row in tables(store)[0]["rows"]] == [1, 2, 4, 8, 16]
+    assert tables(store)[0]["num_left_out"] == 0
+
+
+def test_one_trial_is_shown_whole_with_its_samples(tmp_path):
+    store = made_store(tmp_path / "store", *scaling_records())
+    shown_trial = json.loads(shown(store, "--trial", "04", "--json"))
+    assert len(shown_trial["samples_s"]) == 30
+    assert shown_trial["env"] == {"OMP_NUM_THREADS": "4"}
+    assert "taskset" in shown(store, "--trial", "04")

@@ -46,6 +46,7 @@ def draw_table(console: Console, table: ResultTable, all_reasons: bool) -> None:
         console.print(Text(f"always: {constants}", style="dim"))
     if table.rows:
         _draw_rows(console, table)
+        _draw_left_out(console, table)
         _draw_trust(console, table)
     _draw_unmeasured(console, table.unmeasured, all_reasons)
 
@@ -92,6 +93,13 @@ def _draw_rows(console: Console, table: ResultTable) -> None:
     hidden = [column.header for column in columns if column not in kept]
     if hidden:
         console.print(Text(f"not shown, for want of width: {', '.join(hidden)}", style="dim"))
+
+
+def _draw_left_out(console: Console, table: ResultTable) -> None:
+    """Say how many rows of a very long table are missing, and how to see them."""
+    if table.num_left_out:
+        see = "--sort NAME shows others first, `corewise export -o FILE.csv` gives all"
+        console.print(Text(f"… and {table.num_left_out:,} more rows: {see}", style="dim"), soft_wrap=True)
 
 
 def _that_fit(columns: Sequence[_Column], rows: Sequence[Row], width: int) -> list[_Column]:

@@ -31,6 +31,7 @@ def export(
       corewise export -o results.parquet
     """
     from corewise.store.export import FORMATS, export_records
+    from corewise.store.reader import told_damage
     from corewise.store.store import Store
 
     out = None if output is None or str(output) == "-" else output
@@ -39,6 +40,6 @@ def export(
         fmt = suffix if suffix in FORMATS else "json"
     result = export_records(Store.open(store, create=False), fmt, out)
     if out is not None:
-        print(f"{len(result.records)} records written to {out}", file=sys.stderr)
-    for damage in result.damage:
+        print(f"{result.num_records} records written to {out}", file=sys.stderr)
+    for damage in told_damage(result.damage):
         print(f"corewise: left out: {damage}", file=sys.stderr)

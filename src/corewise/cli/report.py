@@ -30,7 +30,7 @@ def report(
         list[Path] | None,
         typer.Option("--published", metavar="DIR", help="Published figures of your own to lay beside yours."),
     ] = None,
-    published: Annotated[
+    no_published: Annotated[
         bool, typer.Option("--no-published", help="Lay no published figures beside yours.")
     ] = False,
     as_json: Annotated[
@@ -60,14 +60,16 @@ def report(
         raise UserError(f"unknown --format {fmt!r}: {nearest(fmt, FORMATS)}")
     if not as_json:
         check_output(output)
+    say("reading the records …")
     made = build_report(
         stores or [Path("corewise-store")],
         studies=studies or None,
-        published=not published,
+        published=not no_published,
         published_folders=published_folders or (),
         title=title,
     )
     if figures is not None:
+        say("drawing the figures …")
         written = write_figures(made, figures, fmt)
         print(f"{len(written)} figures written to {figures}", file=sys.stderr)
     if as_json:
@@ -79,6 +81,7 @@ def report(
         return
     from corewise.report.page import write_page
 
+    say("writing the page …")
     write_page(made, output)
     print(f"report written to {output}", file=sys.stderr)
     if open_page:
@@ -96,3 +99,9 @@ def check_output(output: Path) -> None:
     folder = output.resolve().parent
     if not folder.is_dir():
         raise UserError(f"the folder {folder} does not exist: make it, or name another file with -o")
+
+
+def say(what: str) -> None:
+    """Tell a person at a terminal what takes its time."""
+    if sys.stderr.isatty():
+        print(f"corewise: {what}", file=sys.stderr)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+_MAX_ROWS = 1000  # of a table in a terminal
+
 
 def show(
     store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where records are kept.")] = Path(
@@ -43,21 +45,25 @@ def show(
     """
     from corewise.cli.tables import filtered, result_tables
     from corewise.cli.terminal import make_console
-    from corewise.store.export import exported
+    from corewise.store.brief import brief
+    from corewise.store.row_texts import exported
     from corewise.store.store import Store
 
-    result = Store.open(store, create=False).records()
+    opened = Store.open(store, create=False)
+    result = opened.records(brief)
     chosen = filtered(result.records, study, workload, status)
     if trial is not None:
         from corewise.cli.one_trial import draw_trial, find_trial
 
-        record = find_trial(chosen, trial)
+        found = find_trial(chosen, trial)
+        place = next(p for r, p in zip(result.records, result.places, strict=True) if r is found)
+        (record,) = opened.at([place])
         if as_json:
             print(json.dumps(exported(record), indent=2))
         else:
             draw_trial(make_console(), record)
         return
-    tables = result_tables(chosen, sort)
+    tables = result_tables(chosen, sort, max_rows=None if as_json else _MAX_ROWS)
     if as_json:
         print(json.dumps([table.to_json() for table in tables], indent=2))
         return

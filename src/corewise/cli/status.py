@@ -87,9 +87,10 @@ class StoreState:
 
 def store_state(store: "Store") -> StoreState:
     """The state of a store as it is now."""
+    from corewise.store.brief import outline
     from corewise.store.leases import clock_s, holders
 
-    result = store.records()
+    result = store.records(outline)
     found = holders(store.leases_folder)
     now_s = clock_s(store.leases_folder) if found else 0.0
     held = tuple(

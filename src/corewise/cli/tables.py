@@ -14,10 +14,12 @@ from corewise.stats.compare import compare
 from corewise.stats.estimate import Estimate
 
 MIN_RUNS_TO_COMPARE = 2
+NUM_ROWS_OF_MANY = 100
 _GROUPED_BY = ("workload", "mode")
 # Worth saying even when they have their usual value.
 _ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
-_FASTER_FIRST = ("samples_per_s", "gflop_per_s", "efficiency")
+_FASTEST = "samples_per_s"
+_FASTER_FIRST = (_FASTEST, "gflop_per_s", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class ResultTable:
     confidence: float | None
     rows: tuple[Row, ...]
     unmeasured: tuple[Unmeasured, ...]
+    num_left_out: int = 0  # rows of a very long table, all slower unless another order was asked for
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON values."""
@@ -93,8 +96,13 @@ def filtered(
     return found
 
 
-def result_tables(records: Iterable[Record], sort: str | None = None) -> list[ResultTable]:
-    """One table for each study, workload and mode, in the order their first trials finished."""
+def result_tables(
+    records: Iterable[Record], sort: str | None = None, max_rows: int | None = None
+) -> list[ResultTable]:
+    """One table for each study, workload and mode, in the order their first trials finished.
+
+    A table with more rows than `max_rows` is cut to its first NUM_ROWS_OF_MANY, by default the fastest.
+    """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         key = (record.study, *(str(record.params.get(name, "")) for name in _GROUPED_BY))
@@ -102,19 +110,29 @@ def result_tables(records: Iterable[Record], sort: str | None = None) -> list[Re
     if sort is not None:
         _check_sort(sort, groups.values())
     studies = dict.fromkeys(study for study, *_ in groups)
-    return [_table(key, groups[key], sort) for study in studies for key in groups if key[0] == study]
+    return [
+        _table(key, groups[key], sort, max_rows) for study in studies for key in groups if key[0] == study
+    ]
 
 
-def _table(key: tuple[str, ...], members: Sequence[Record], sort: str | None) -> ResultTable:
+def _table(
+    key: tuple[str, ...], members: Sequence[Record], sort: str | None, max_rows: int | None
+) -> ResultTable:
     study, workload, mode = key
     measured = [r for r in members if r.status == "ok"]
     told = _told_params(members)
     varying = _varying([told[id(r)] for r in measured or members])
     apart = _varying([told[id(r)] for r in members])
     constant = {n: v for n, v in told[id((measured or members)[0])].items() if n not in varying}
-    per_core = efficiencies(measured)
-    rows = [_row(r, {n: told[id(r)].get(n) for n in varying}, per_core) for r in measured]
-    rows = _ranked(_sorted_rows(rows, measured, varying, sort), {r.trial_id: r for r in measured})
+    if max_rows is not None and len(measured) > max_rows:
+        in_order = _sorted(measured, sort or _FASTEST)
+        shown = in_order[:NUM_ROWS_OF_MANY]
+    else:
+        in_order = sorted(measured, key=lambda r: [_order(told[id(r)].get(n)) for n in varying])
+        shown = in_order = _sorted(in_order, sort) if sort else in_order
+    per_core = efficiencies(measured, {r.trial_id for r in shown})
+    rows = [_row(r, {n: told[id(r)].get(n) for n in varying}, per_core) for r in shown]
+    rows = _ranked(rows, shown, _best_of_tasks(in_order))
     return ResultTable(
         study=study,
         question=next((r.question for r in members if r.question), ""),
@@ -125,6 +143,7 @@ def _table(key: tuple[str, ...], members: Sequence[Record], sort: str | None) ->
         confidence=next((r.protocol["confidence"] for r in measured if "confidence" in r.protocol), None),
         rows=tuple(rows),
         unmeasured=tuple(_unmeasured(members, {i: {n: p.get(n) for n in apart} for i, p in told.items()})),
+        num_left_out=len(measured) - len(rows),
     )
 
 
@@ -178,38 +197,44 @@ def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estim
     )
 
 
-def _ranked(rows: Sequence[Row], records: Mapping[str, Record]) -> list[Row]:
-    """The rows with the fastest of each task marked, and those that cannot be told from it.
+def _best_of_tasks(records: Sequence[Record]) -> dict[str, Record]:
+    """The fastest record of each task that has several.
 
     A workload's own parameters (args.NAME) make another task: samples of another size do not compare.
     """
-    tasks: dict[str, list[Row]] = {}
-    for row in rows:
-        tasks.setdefault(_task(row), []).append(row)
-    best = {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
+    tasks: dict[str, list[Record]] = {}
+    for record in records:
+        tasks.setdefault(_task(record), []).append(record)
+    return {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
+
+
+def _ranked(rows: Sequence[Row], records: Sequence[Record], best: Mapping[str, Record]) -> list[Row]:
+    """The rows with the fastest of each task marked, and those that cannot be told from it."""
     marked = []
-    for row in rows:
-        fastest = best.get(_task(row))
-        is_best = row is fastest and row.samples_per_s is not None
-        meets = fastest is not None and row is not fastest and _alike(records, row, fastest)
+    for row, record in zip(rows, records, strict=True):
+        fastest = best.get(_task(record))
+        is_best = record is fastest and row.samples_per_s is not None
+        meets = fastest is not None and record is not fastest and _alike(record, fastest)
         marked.append(replace(row, is_best=is_best, may_equal_best=meets))
     return marked
 
 
-def _task(row: Row) -> str:
-    return json.dumps([value for name, value in row.params.items() if name.startswith("args.")], default=str)
+def _task(record: Record) -> str:
+    own = {name: value for name, value in record.params.items() if name.startswith("args.")}
+    return json.dumps(own, sort_keys=True, default=str)
 
 
-def _rate(row: Row) -> float:
-    return -math.inf if row.samples_per_s is None else row.samples_per_s
+def _rate(record: Record) -> float:
+    rate = record.metrics.get(_FASTEST)
+    return -math.inf if rate is None else rate
 
 
-def _alike(records: Mapping[str, Record], row: Row, fastest: Row) -> bool:
+def _alike(record: Record, fastest: Record) -> bool:
     """True when their runs show no difference: Welch's test, corrected for looking while they were made."""
-    times = [_times_per_sample(records[one.trial_id]) for one in (fastest, row)]
+    times = [_times_per_sample(one) for one in (fastest, record)]
     if min(len(each) for each in times) < MIN_RUNS_TO_COMPARE:
         return False
-    protocol = records[fastest.trial_id].protocol
+    protocol = fastest.protocol
     looks = (int(protocol.get("min_runs", 1)), int(protocol.get("max_runs", 1)))
     return compare(*times, looks=looks if looks[1] > looks[0] else None).verdict not in ("faster", "slower")
 
@@ -219,28 +244,19 @@ def _times_per_sample(record: Record) -> list[float]:
     return [1.0 / rate for rate in rates if rate]
 
 
-def _sorted_rows(
-    rows: Sequence[Row], records: Sequence[Record], varying: Sequence[str], sort: str | None
-) -> list[Row]:
-    def by_params(row: Row) -> list[tuple[int, Any]]:
-        return [_order(row.params.get(name)) for name in varying]
-
-    in_order = sorted(rows, key=by_params)
-    if sort is None:
-        return in_order
-    values: dict[str, Any] = {}
-    for record in records:
-        everything = {**record.metrics, **record.params, "finished_at": record.finished_at}
-        values[record.trial_id] = everything.get(sort)
-    sign = -1 if sort in _FASTER_FIRST else 1
-    return sorted(in_order, key=lambda row: _order(values[row.trial_id], sign))
+def _sorted(records: Sequence[Record], name: str) -> list[Record]:
+    """The records in the order of a parameter or metric; equal ones stay as they are."""
+    sign = -1 if name in _FASTER_FIRST else 1
+    if name == "finished_at":
+        return sorted(records, key=lambda r: _order(r.finished_at))
+    return sorted(records, key=lambda r: _order(r.params.get(name, r.metrics.get(name)), sign))
 
 
 def _check_sort(sort: str, groups: Iterable[Sequence[Record]]) -> None:
     known = {"finished_at"}
     for members in groups:
         for record in members:
-            known |= {*record.params, *record.metrics}
+            known.update(record.params, record.metrics)
     if sort not in known:
         raise UserError(f"cannot sort by {sort!r}: {nearest(sort, known)}")
 
@@ -268,7 +284,14 @@ def _varying(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _differ(values: Iterable[Any]) -> bool:
-    return len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1
+    rest = iter(values)
+    first = next(rest, None)
+    text = json.dumps(first, sort_keys=True, default=str)
+    return any(
+        (type(value) is not type(first) or value != first)
+        and json.dumps(value, sort_keys=True, default=str) != text
+        for value in rest
+    )
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -11,7 +11,7 @@ from corewise.report.columns import run_rates
 from corewise.report.effects import effect_sentences, memory_sentence, scaling_sentences, shape_sentences
 from corewise.report.groups import APART, Group
 from corewise.report.phrases import point_words, rate_unit, task_words, usual_point, value_words
-from corewise.report.standing import Standing
+from corewise.report.standing import Standing, looks_of
 from corewise.report.words import counted, figure, listed, short, times
 from corewise.stats.occasions import compare_occasions
 
@@ -77,7 +77,8 @@ def _fastest(group: Group, standing: Standing, task: int) -> str:
         return f"{where}{what} gives {rate}{f' with {words}' if words else ''}{_sure(group, best)}."
     if group.rates.num[best] < 2:
         return (
-            f"{where}the highest throughput of {what} was seen with {words}: {rate}, in a single run. "
+            f"{where}{'the' if where else 'The'} highest throughput of {what} was seen with {words}: {rate}, "
+            "in a single run. "
             "Nothing can be said about which setting is fastest until each has at least two runs."
         )
     alike = [i for i in others if standing.may_equal_best[i]]
@@ -88,11 +89,11 @@ def _fastest(group: Group, standing: Standing, task: int) -> str:
     verb = "is" if len(alike) == 1 else "are"
     if len(alike) == len(others):
         return (
-            f"{where}no setting of {what} is shown to be fastest: the highest throughput was {rate} with "
-            f"{words}, and none of the other {len(others):,} is told apart from it."
+            f"{where}{'no' if where else 'No'} setting of {what} is shown to be fastest: the highest rate "
+            f"was {rate} with {words}, and none of the {len(others):,} others is told apart from it."
         )
     also = f"{listed(named, _MAX_NAMED)} {verb} not told apart from it"
-    return f"{where}{what} is fastest with {words}: {rate}; {also}."
+    return f"{where}{what} ran fastest with {words}: {rate}; {also}."
 
 
 def _sure(group: Group, i: int) -> str:
@@ -133,11 +134,12 @@ def _between_tasks(group: Group, standing: Standing) -> Iterator[str]:
         a, b = ([1 / rate for rate in run_rates(group.records[i])] for i in (first, other))
         if min(len(a), len(b)) < 2:
             continue
-        found = compare_occasions(a, b)
+        found = compare_occasions(a, b, looks=looks_of(group.records[first]))
         above, below = (point_words({n: group.points[i].get(n) for n in names}) for i in (first, other))
-        interval = found.interval
-        low, high = (interval.low, interval.high) if interval is not None else (None, None)
-        ratio = times(float(group.rate[first] / group.rate[other]), low, high)
+        value = float(group.rate[first] / group.rate[other])
+        ratio = times(value)
+        if found.interval is not None and found.interval.low is not None and found.interval.high is not None:
+            ratio = times(value, min(found.interval.low, value), max(found.interval.high, value))
         if found.verdict == "slower":
             yield f"At its best, {above} gives {ratio} the throughput of {below} at its best."
         else:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from corewise.stats.values import Values
 from corewise.store.packed import PackedMapping, PackedRuns
 
 Places = npt.NDArray[np.int64]
+
+_LARGEST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,29 @@ def columns_of(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]
     return {name: [each.get(name) for each in mappings] for name in names}
 
 
+def number_columns(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
+    """Every name with its number in each mapping, NaN where there is none."""
+    first = mappings[0] if mappings else None
+    if isinstance(first, PackedMapping) and isinstance(first.values_in_order, array):
+        same = [m for m in mappings if isinstance(m, PackedMapping) and m.layout is first.layout]
+        rows = [m.values_in_order for m in same if isinstance(m.values_in_order, array)]
+        if len(rows) == len(mappings):
+            figures = np.frombuffer(b"".join(rows)).reshape(len(rows), -1)
+            figures = np.where(np.isfinite(figures), figures, np.nan)
+            return {name: figures[:, k] for k, name in enumerate(first.layout.names)}
+    return {name: floats(column) for name, column in columns_of(mappings).items()}
+
+
 def combined(columns: Sequence[Places], num: int) -> Places:
     """One number for each record, equal where all the columns are."""
-    found = np.zeros(num, dtype=np.int64)
+    found, span = np.zeros(num, dtype=np.int64), 1
     for codes in columns:
-        _, found = np.unique(found * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
-    return np.asarray(found, dtype=np.int64)
+        width = int(codes.max(initial=0)) + 1
+        if span * width > _LARGEST:
+            _, found = np.unique(found, return_inverse=True)
+            span = int(found.max(initial=0)) + 1
+        found, span = found * width + codes, span * width
+    return np.asarray(np.unique(found, return_inverse=True)[1], dtype=np.int64)
 
 
 def members(numbers: Places) -> list[Places]:

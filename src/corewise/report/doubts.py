@@ -48,7 +48,8 @@ def _disturbed(studied: Studied) -> Iterator[Finding]:
         for run in record.runs
         for kind in {_kind_of(str(text)) for text in run.get("disturbances") or ()}
     )
-    causes = ", ".join(f"{cause} in {num:,} runs" for cause, num in words.most_common(4))
+    causes = ", ".join(f"{cause} in {counted(num, 'run')}" for cause, num in words.most_common(4))
+    of_host = bool(words) and words.most_common(1)[0][0] == _CAUSES["hypervisor"]
     best = any(group.is_disturbed[i] for group, s in studied.groups for i in s.best.values())
     yield Finding(
         level="warning",
@@ -56,7 +57,9 @@ def _disturbed(studied: Studied) -> Iterator[Finding]:
         + (", a fastest one among them" if best and len(records) > 1 else ""),
         evidence=causes,
         remedy=(
-            "Stop what else runs on the machine, or leave cores to it, and measure into a new store: "
+            f"Ask for a host of your own, and measure there: {studied.again(store='quiet-store')}."
+            if of_host
+            else "Stop what else runs on the machine, or leave cores to it, and measure into a new store: "
             f"{studied.again('reserved_cores=1', store='quiet-store')}."
         ),
     )
@@ -151,8 +154,8 @@ def _canary(studied: Studied) -> Iterator[Finding]:
             level="warning",
             title=f"{studied.name}: the speed of the CPU itself changed between trials",
             evidence=(
-                f"a fixed loop took between {100 * (low - 1):+.0f} % and {100 * (high - 1):+.0f} % "
-                "of what is usual on as many cores, in 9 of 10 trials"
+                f"in 9 of 10 trials a fixed loop took between {low:.2f} and {high:.2f} times what is usual "
+                "on as many cores"
             ),
             remedy="Look at frequency scaling and at neighbours on a shared host: `corewise doctor`.",
         )

@@ -9,11 +9,13 @@ from corewise.report.columns import run_rates
 from corewise.report.groups import APART, WIDTHS, Group
 from corewise.report.phrases import point_words, shape_words, value_words
 from corewise.report.standing import efficiencies_of, ends, is_shown, look_level, ratio_between
-from corewise.report.words import fraction, memory, share, times
+from corewise.report.words import counted, fraction, memory, share, times
 from corewise.spec.axes import AXES
 from corewise.stats.diminishing import diminishing_from
 
 _NOT_EFFECTS = (*WIDTHS, *APART)
+_MAX_EFFECTS = 5
+_MANY_NAMES = 3  # more parameters are not told one by one
 _MANY = 30  # more values of one parameter make no sentence
 
 
@@ -123,23 +125,33 @@ def _alike_but(group: Group, best: int, names: Sequence[str]) -> list[int]:
 
 def effect_sentences(group: Group, best: int) -> Iterator[str]:
     """What each other parameter does, all else as in the fastest trial."""
+    found: list[tuple[float, list[str]]] = []
     for name in group.axes:
         if name in _NOT_EFFECTS or name.startswith("args."):
             continue
         line = [i for i in group.along(best, name) if not np.isnan(group.rate[i])]
+        words, size = [], 1.0
         if 2 <= len(line) <= _MANY:
-            yield _effect(group, best, name, line)
-        yield from _over_all_pairs(group, name)
+            sentence, size = _effect(group, best, name, line)
+            words.append(sentence)
+        words += _over_all_pairs(group, name)
+        found.append((size, words))
+    found.sort(key=lambda pair: -pair[0])
+    for _, words in found[:_MAX_EFFECTS]:
+        yield from words
+    if found[_MAX_EFFECTS:]:
+        yield f"{counted(len(found) - _MAX_EFFECTS, 'further parameter')} did less: see the table."
 
 
-def _effect(group: Group, best: int, name: str, line: Sequence[int]) -> str:
+def _effect(group: Group, best: int, name: str, line: Sequence[int]) -> tuple[str, float]:
+    """What the best value is worth in words, and as a ratio."""
     other = _reference(group, best, name, line)
     ratio = ratio_between(group, best, other)
     own, its = (value_words(name, group.points[i].get(name)) for i in (best, other))
     told = times(*ends(ratio))
     if is_shown(ratio):
-        return f"With {own} the throughput is {told} that with {its}{_at(group, best, name)}."
-    return f"Trials with {own} and {its} are not told apart ({told}){_at(group, best, name)}."
+        return f"With {own} the throughput is {told} that with {its}{_at(group, best, name)}.", ratio.value
+    return f"Trials with {own} and {its} are not told apart ({told}){_at(group, best, name)}.", 1.0
 
 
 def _reference(group: Group, best: int, name: str, line: Sequence[int]) -> int:
@@ -209,6 +221,8 @@ def _at(group: Group, best: int, name: str) -> str:
         for n, v in group.points[best].items()
         if n != name and n not in APART and not n.startswith("args.")
     }
+    if len(rest) > _MANY_NAMES:
+        return ", all else as in the fastest"
     words = point_words(rest)
     return f", at {words}" if words.startswith("batch") else f", with {words}" if words else ""
 

@@ -10,5 +10,9 @@ _LEVELS = {"problem": 0, "warning": 1, "info": 2}
 
 def findings_of(studied: Studied) -> list[Finding]:
     """The findings of one study, the gravest first."""
-    found = [finding for look in (*DOUBTS, *HINTS) for finding in look(studied)]
-    return sorted(found, key=lambda finding: _LEVELS[finding.level])
+    return sorted((finding for look in (*DOUBTS, *HINTS) for finding in look(studied)), key=gravity)
+
+
+def gravity(finding: Finding) -> int:
+    """A key that puts the gravest findings first."""
+    return _LEVELS[finding.level]

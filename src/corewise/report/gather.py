@@ -1,5 +1,6 @@
 """From stores to a report: read, sort into groups, compute, and put into words, charts and tables."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from corewise import __version__
 from corewise.report.answers import answers_of, summary_of
-from corewise.report.findings import findings_of
+from corewise.report.findings import findings_of, gravity
 from corewise.report.groups import Group, Source, groups_of
 from corewise.report.machines import machine_tables, version_tables
 from corewise.report.method import method_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_GROUPS_WITH_CHARTS = 12
 MAX_FINDINGS = 40
+MAX_VERSION_SETS = 8  # whose libraries are looked up
 
 
 class UnknownStudy(UserError):
@@ -80,6 +82,8 @@ def report_of(
     groups = groups_of(sources, None if studies is None else set(studies))
     made = _Parts(groups, sources, ask)
     parts = list(made.parts())
+    if len(made.findings) > MAX_FINDINGS:
+        made.notices.append(f"The gravest {MAX_FINDINGS} of {len(made.findings):,} findings are told.")
     records = [record for source in sources for record in source.records if _wanted(record, studies)]
     return Report(
         title=ask.title or _title(parts),
@@ -87,13 +91,28 @@ def report_of(
         corewise_version=__version__,
         summary=made.summary(),
         studies=parts,
-        findings=made.findings[:MAX_FINDINGS],
+        findings=sorted(made.findings, key=gravity)[:MAX_FINDINGS],
         machines=machine_tables(records),
-        versions=version_tables(records),
+        versions=version_tables(records, _libraries(sources)),
         notices=[*notices, *made.notices],
         sources=[source.label for source in sources],
         refresh_s=ask.refresh_s,
     )
+
+
+def _libraries(sources: Sequence[Source]) -> Mapping[int, Mapping[str, str]]:
+    """Of each set of versions (by identity) the libraries that a rank of one of its trials read back."""
+    found: dict[int, dict[str, str]] = {}
+    for source in sources:
+        first = {id(r.versions): r.trial_id for r in source.records if r.status == "ok"}
+        for key, trial_id in list(first.items())[:MAX_VERSION_SETS]:
+            for record in source.whole_of([trial_id]):
+                ranks = [rank for run in record.runs for rank in run.get("ranks") or ()]
+                told = [rank.get("versions") for rank in ranks if isinstance(rank, Mapping)]
+                found[key] = {
+                    str(n): str(v) for each in told if isinstance(each, Mapping) for n, v in each.items()
+                }
+    return found
 
 
 def _wanted(record: Record, studies: Sequence[str] | None) -> bool:
@@ -139,7 +158,7 @@ class _Parts:
 
     def summary(self) -> list[str]:
         if not self.studies:
-            where = self.sources[0].label if self.sources else "DIR"
+            where = shlex.quote(self.sources[0].label) if self.sources else "DIR"
             return [f"There are no records yet: run a study with `corewise run STUDY --store {where}`."]
         return summary_of(self.headlines)
 
@@ -151,7 +170,8 @@ class _Parts:
         citations: dict[str, None] = {}
         for group, standing in members:
             told = answers_of(group, standing)
-            self.headlines.append(told[0])
+            several = len(self.studies) > 1
+            self.headlines.append(f"{short(study)}: {told[0]}" if several else told[0])
             answers += told
             drawn, shown = self._figures(group, standing, citations)
             charts += drawn
@@ -195,16 +215,14 @@ class _Parts:
     def _samples(self, group: Group, standing: Standing) -> list[Chart]:
         """The chart of raw samples, which are fetched for a few trials only."""
         from corewise.report.charts.choose import trials_to_look_into
-        from corewise.report.charts.samples import MAX_TRIALS, samples_chart
+        from corewise.report.charts.samples import samples_chart
 
-        chosen = trials_to_look_into(group, standing, MAX_TRIALS)
+        chosen = trials_to_look_into(group, standing)
         found: dict[int, Sequence[Sequence[float]]] = {}
         for i in chosen:
-            trial_id = group.records[i].trial_id
-            samples: Mapping[str, Sequence[Sequence[float]]] = group.sources[i].samples_of([trial_id])
-            if samples.get(trial_id):
-                found[i] = samples[trial_id]
-        chart = samples_chart(group, found)
+            for record in group.sources[i].whole_of([group.records[i].trial_id]):
+                found[i] = [run.get("samples_s") or () for run in record.runs if run.get("status") == "ok"]
+        chart = samples_chart(group, found, chosen)
         return [] if chart is None else [chart]
 
     def _free_key(self, name: str) -> str:

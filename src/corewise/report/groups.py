@@ -15,9 +15,9 @@ from corewise.report.columns import (
     coded,
     columns_of,
     combined,
-    floats,
     hashable,
     keys_of,
+    number_columns,
     number_or_nan,
     run_rates,
 )
@@ -26,28 +26,29 @@ from corewise.report.words import short
 from corewise.spec.record import Record
 from corewise.stats.many import LogMoments, log_moments
 from corewise.stats.values import Values
+from corewise.store.packed import PackedRuns
 
 WIDTHS = ("processes", "threads")
 GROUPED_BY = ("workload", "mode")
 # What no study varies and figures hang on all the same: told where it differs within a group.
 APART = ("machine", "store", "version", "allocation", "protocol", "variant")
 
-RunSamples = Sequence[Sequence[float]]  # of one trial: the samples of each run
-SamplesOf = Callable[[Collection[str]], Mapping[str, RunSamples]]
+WholeOf = Callable[[Collection[str]], Sequence[Record]]  # trial ids -> their records, samples and all
 
 
-def no_samples(trial_ids: Collection[str]) -> Mapping[str, RunSamples]:
-    """No samples at all, for records that came without a store."""
-    return {}
+def none_whole(trial_ids: Collection[str]) -> Sequence[Record]:
+    """No records at all, for those that came without a store."""
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One store that was read: its records, shortened or not, and a way to the samples of a few."""
+    """One store that was read: its records, shortened or not, and a way to a few of them in full."""
 
-    label: str
+    label: str  # the store as it was given
     records: Sequence[Record]
-    samples_of: SamplesOf = no_samples
+    name: str = ""  # a shorter one, different for each
+    whole_of: WholeOf = none_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +122,7 @@ class Group:
     @cached_property
     def is_disturbed(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Where a run that counts was disturbed."""
-        counted = self.metric("num_disturbed_runs")
-        if np.isnan(counted).any():
-            return np.array([record.is_disturbed for record in self.records], dtype=bool)
-        return np.asarray(counted > 0)
+        return np.array([_is_disturbed(record) for record in self.records], dtype=bool)
 
     @cached_property
     def place(self) -> Mapping[tuple[int, ...], int]:
@@ -173,14 +171,14 @@ class Group:
         return combined([self.columns[name].codes for name in names], len(self.records))
 
     @cached_property
-    def _metrics(self) -> Mapping[str, Sequence[Any]]:
-        return columns_of([record.metrics for record in self.records])
+    def _metrics(self) -> Mapping[str, Values]:
+        return number_columns([record.metrics for record in self.records])
 
     def metric(self, name: str) -> Values:
         """A metric of every trial, NaN where it is missing; a new array each time."""
         if name not in self._metrics:
             return np.full(len(self.records), np.nan)
-        return floats(self._metrics[name])
+        return self._metrics[name].copy()
 
 
 def groups_of(sources: Sequence[Source], studies: Collection[str] | None = None) -> list[Group]:
@@ -236,7 +234,7 @@ def _told_columns(members: Sequence[tuple[Record, Source]]) -> dict[str, Sequenc
     if len(labels) > 1:
         told["machine"] = [labels[machine] for machine in machines]
     if len({record.trial_id for record in records}) < len(records):
-        told["store"] = [source.label for _, source in members]
+        told["store"] = [source.name or source.label for _, source in members]
     if len(set(zip(machines, cores, strict=True))) > len(labels):
         told["allocation"] = cores
     if len({(record.params.get("runtime"), v) for record, v in zip(records, versions, strict=True)}) > 1:
@@ -275,6 +273,11 @@ def _twins(columns: Mapping[str, Coded], num: int) -> Coded | None:
         seen[number] = seen.get(number, 0) + 1
         variants.append(seen[number])
     return coded(variants)
+
+
+def _is_disturbed(record: Record) -> bool:
+    runs = record.runs
+    return bool(runs.disturbances) if isinstance(runs, PackedRuns) else record.is_disturbed
 
 
 def framework_version(record: Record) -> str | None:

@@ -69,7 +69,8 @@ def _faults(studied: Studied) -> Iterator[Finding]:
     """Memory that is given back and taken anew in every step."""
     faults, step_s = studied.metric("minor_faults_per_step"), studied.metric("step_s")
     shares = faults * FAULT_S / np.where(step_s > 0, step_s, np.nan)
-    usual = np.array([record.params.get("allocator", "default") == "default" for record in studied.records])
+    allocators = [record.params.get("allocator", "default") for record in studied.records]
+    usual = np.array([allocator == "default" for allocator in allocators], dtype=bool)
     many = np.flatnonzero(usual & (shares > FAULTS_SHARE))
     if many.size == 0:
         return

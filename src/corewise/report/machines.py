@@ -121,15 +121,21 @@ def _told(name: str, value: Any) -> Any:
     return short(shown(value), 120)
 
 
-def version_tables(records: Sequence[Record]) -> tuple[Table, ...]:
-    """Python, framework and library versions, one column for each set that occurs."""
+def version_tables(
+    records: Sequence[Record], libraries: Mapping[int, Mapping[str, str]] | None = None
+) -> tuple[Table, ...]:
+    """Python, framework and library versions, one column for each set that occurs.
+
+    `libraries` has what ranks read back, by the identity of a record's versions.
+    """
     labels = machine_labels(records)
     sets: dict[str, tuple[Mapping[str, str], str, dict[str, None]]] = {}
     keys: dict[tuple[int, str, str], str] = {}
     for record in records:
         own = (id(record.versions), machine_key(record), record.corewise_version)
         if own not in keys:
-            versions = {**record.versions, "corewise": record.corewise_version}
+            read_back = (libraries or {}).get(id(record.versions), {})
+            versions = {**read_back, **record.versions, "corewise": record.corewise_version}
             machine = labels[own[1]]
             keys[own] = json.dumps([machine, versions], sort_keys=True, default=str)
             sets.setdefault(keys[own], (versions, machine, {}))

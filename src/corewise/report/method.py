@@ -89,8 +89,8 @@ def _noise(groups: Sequence[Group], records: Sequence[Record]) -> Iterator[tuple
         low, high = np.quantile(ratios, [0.05, 0.95])
         yield (
             "canary",
-            f"a fixed loop took {duration(float(np.median(canary)))}; in 9 of 10 trials between "
-            f"{_signed(low - 1)} and {_signed(high - 1)} of what is usual on as many cores",
+            f"a fixed loop took {duration(float(np.median(canary)))}; in 9 of 10 trials between {low:.2f} "
+            f"and {high:.2f} times what is usual on as many cores",
         )
     for name, title in _NOISE.items():
         values = _metric(groups, name)
@@ -147,10 +147,6 @@ def _values(mappings: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
         for name, value in mapping.items():
             found.setdefault(name, {})[shown(value)] = value
     return {name: list(values.values()) for name, values in found.items()}
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
 
 
 def _is_number(value: Any) -> bool:

@@ -124,7 +124,7 @@ def _tables(group: Group, best: int, rows: Sequence[Sequence[str]]) -> list[Tabl
                 "Yours first. The others were measured on other machines, with other software and another "
                 "protocol: they show what to expect, not what is right."
             ),
-            best_rows=range(len(own)),
+            best_rows=list(range(len(own))),
         )
     ]
 

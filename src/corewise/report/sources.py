@@ -1,9 +1,9 @@
-"""Stores as sources of a report: records cut short, the samples of a few trials fetched when asked for."""
+"""Stores as sources of a report: records cut short, a few of them fetched whole when asked for."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from corewise.report.groups import RunSamples, SamplesOf, Source
+from corewise.report.groups import Source, WholeOf, store_labels
 from corewise.report.words import counted, short
 from corewise.spec.record import Record
 from corewise.store.brief import brief
@@ -20,7 +20,8 @@ def read_sources(
     """The stores read, and what a reader must know about them; extra records join the first store."""
     sources: list[Source] = []
     notices: list[str] = []
-    for path in dict.fromkeys(paths):
+    stores = list(dict.fromkeys(paths))
+    for path, name in zip(stores, store_labels(str(path) for path in stores), strict=True):
         store = Store.open(path, create=False)
         result = store.records(brief)
         notices += [f"Left out: {short(line, 300)}" for line in told_damage(result.damage, MAX_DAMAGE)]
@@ -31,22 +32,15 @@ def read_sources(
             what = counted(len(result.duplicates), "record")
             notices.append(f"{what} in {path} belong to trials that have another one, which stands.")
         fetch = _fetcher(store, places, {record.trial_id: record for record in extra})
-        sources.append(
-            Source(label=str(path), records=[*records, *(brief(e) for e in extra)], samples_of=fetch)
-        )
+        records += [brief(record) for record in extra]
+        sources.append(Source(label=str(path), records=records, name=name, whole_of=fetch))
     return sources, notices
 
 
-def _fetcher(store: Store, places: Mapping[str, Place], extra: Mapping[str, Record]) -> SamplesOf:
-    def samples_of(trial_ids: Collection[str]) -> Mapping[str, RunSamples]:
-        """The samples of each run that counts of these trials, read again from the store."""
-        known = [trial_id for trial_id in trial_ids if trial_id in places]
-        found = {record.trial_id: _samples(record) for record in store.at([places[each] for each in known])}
-        found |= {trial_id: _samples(extra[trial_id]) for trial_id in trial_ids if trial_id in extra}
-        return found
+def _fetcher(store: Store, places: Mapping[str, Place], extra: Mapping[str, Record]) -> WholeOf:
+    def whole_of(trial_ids: Collection[str]) -> Sequence[Record]:
+        """The records of these trials, read again from the store."""
+        found = list(store.at([places[trial_id] for trial_id in trial_ids if trial_id in places]))
+        return [*found, *(extra[trial_id] for trial_id in trial_ids if trial_id in extra)]
 
-    return samples_of
-
-
-def _samples(record: Record) -> RunSamples:
-    return [list(run.get("samples_s") or ()) for run in record.runs if run.get("status") == "ok"]
+    return whole_of

@@ -74,10 +74,16 @@ def alike(rates: LogMoments, fastest: LogMoments, record: Record) -> "np.ndarray
 
 def look_level(record: Record, confidence: float = 0.95) -> float:
     """The error rate of one interval, corrected for having looked after each run."""
+    looks = looks_of(record)
+    return 1 - confidence if looks is None else level_per_look(*looks, confidence)
+
+
+def looks_of(record: Record) -> tuple[int, int] | None:
+    """After which runs a trial looked at its interval, first and last; None where it never did."""
     least, most = (number_or_nan(record.protocol.get(name)) for name in ("min_runs", "max_runs"))
     if math.isnan(least) or math.isnan(most) or not 1 <= least < most:
-        return 1 - confidence
-    return level_per_look(int(least), int(most), confidence)
+        return None
+    return int(least), int(most)
 
 
 def ratio_between(group: Group, above: int, below: int) -> Estimate:

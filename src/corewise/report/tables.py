@@ -1,6 +1,6 @@
 """The figures of a group as a table, and what gave no figure, by reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from corewise.report.groups import Group
 from corewise.report.model import Column, Kind, Table, Unmeasured
 from corewise.report.phrases import axis_title, point_words, rate_unit, task_words
 from corewise.report.standing import Efficiencies, Standing
-from corewise.report.words import clean, named, point, rounded, short
+from corewise.report.words import clean, point, rounded, short
 from corewise.spec.axes import AXES
 from corewise.stats.values import Values
 
@@ -19,6 +19,10 @@ _LONGEST_CELL = 200
 # Worth saying even when they have their usual value.
 _ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
 _HINTS = {
+    "variant": "numbers trials alike in all that is told, of another source or environment",
+    "protocol": "what of the protocol differs",
+    "version": "of the framework",
+    "allocation": "cores given to us",
     "efficiency": "samples/s per core over those of the trial with the fewest cores, all else equal",
     "spread": "half the interval over the median",
     "step": "median time of a step",
@@ -77,7 +81,9 @@ def _parameters(group: Group) -> tuple[list[Column], list[list[Any]]]:
 
 
 def _hint(name: str) -> str:
-    return AXES[name].help if name in AXES else named(name) if name.startswith("args.") else ""
+    if name in AXES:
+        return AXES[name].help
+    return "a parameter of the workload" if name.startswith("args.") else _HINTS.get(name, "")
 
 
 def _cell(value: Any) -> Any:
@@ -178,4 +184,14 @@ def unmeasured_of(groups: Sequence[Group]) -> list[Unmeasured]:
         )
         for (status, reason), points in ordered
     ]
-    return made[:MAX_REASONS]
+    return [*made[:MAX_REASONS], *_other_reasons(made[MAX_REASONS:])]
+
+
+def _other_reasons(left: Sequence[Unmeasured]) -> Iterator[Unmeasured]:
+    """What is left when there are very many reasons, counted."""
+    for status in ("failed", "skipped"):
+        ones = [each for each in left if each.status == status]
+        if ones:
+            num = sum(each.num_trials for each in ones)
+            told = f"{len(ones):,} other reasons: `corewise show --status {status}` shows all"
+            yield Unmeasured(status=ones[0].status, reason=told, num_trials=num, points=())

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,7 @@ def log_moments(groups: Sequence[Sequence[float]]) -> LogMoments:
     """The moments of each group of positive values, one value per process; a group may be empty."""
     num = np.fromiter((len(group) for group in groups), dtype=np.int64, count=len(groups))
     mean, variance = np.full(num.size, np.nan), np.full(num.size, np.nan)
-    flat = np.fromiter((value for group in groups for value in group), dtype=np.float64)
-    logs = np.log(positive(flat.tolist(), min_num=0))
+    logs = np.log(positive(list(chain.from_iterable(groups)), min_num=0))
     full = np.flatnonzero(num)
     if full.size == 0:
         return LogMoments(num, mean, variance)

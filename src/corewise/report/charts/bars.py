@@ -7,7 +7,7 @@ import numpy as np
 
 from corewise.report.charts.look import GREY, HEIGHT, Highlight, chart_of, colour, framed, key_of, tooltips
 from corewise.report.charts.words import caption_joined, interval_words
-from corewise.report.columns import largest_each, members
+from corewise.report.columns import largest_each
 from corewise.report.effects import pair_of, single_peer
 from corewise.report.groups import APART, WIDTHS, Group
 from corewise.report.model import Chart
@@ -28,6 +28,7 @@ from corewise.spec.axes import AXES
 MAX_BARS = 24
 MAX_SETTINGS = 10
 MAX_VALUES = 6
+_MANY_NAMES = 4
 
 
 def shapes_chart(group: Group, best: int) -> Chart | None:
@@ -48,9 +49,7 @@ def shapes_chart(group: Group, best: int) -> Chart | None:
     single = single_peer(group, best)
     rows = [_row(group, i, layout, shape_label(*(group.points[i][n] for n in WIDTHS))) for i in chosen]
     for row, i in zip(rows, chosen, strict=True):
-        row["ratio"] = (
-            times(ratio_between(group, i, single).value) if single is not None and i != single else ""
-        )
+        row |= _over(group, i, single)
     labels = [shape_label(*shape) for shape in shapes]
     spec = _bar_spec(group, layout, rows, labels, "processes × threads")
     base = (
@@ -113,13 +112,11 @@ def choice_chart(group: Group, name: str, best: int) -> Chart | None:
     layout = Layout(x="", colour=name, colours=tuple(values))
     rows, used = [], []
     for setting in settings:
-        label = _label({n: group.points[setting[0]].get(n) for n in others}) or task_words(group)
+        label = _setting_label(group, setting[0], settings[0][0], others)
         base = next((i for i in setting if group.points[i].get(name) == values[0]), None)
         for i in sorted(setting, key=lambda i: values.index(group.points[i].get(name))):
             row = _row(group, i, layout, short(label, 44))
-            row["ratio"] = (
-                times(ratio_between(group, i, base).value) if base is not None and i != base else ""
-            )
+            row |= _over(group, i, base)
             rows.append(row)
             used.append(i)
     labels = list(dict.fromkeys(row["x"] for row in rows))
@@ -138,6 +135,15 @@ def choice_chart(group: Group, name: str, best: int) -> Chart | None:
             f"{_first_ratio(group, settings[0], name, values)}"
         ),
     )  # fmt: skip
+
+
+def _setting_label(group: Group, i: int, first: int, names: Sequence[str]) -> str:
+    """What a setting is; of many parameters only what differs from the fastest setting."""
+    own, other = group.points[i], group.points[first]
+    if len(names) <= _MANY_NAMES:
+        return _label({name: own.get(name) for name in names}) or task_words(group)
+    differ = {name: own.get(name) for name in names if own.get(name) != other.get(name)}
+    return _label(differ) or "as in the fastest"
 
 
 def _label(point: Mapping[str, Any]) -> str:
@@ -171,10 +177,12 @@ def _ordered_values(group: Group, name: str) -> list[Any]:
 
 def _settings(group: Group, name: str) -> tuple[list[list[int]], int]:
     """Trials that differ in nothing but the choice, the fastest settings first, and how many there are."""
-    known = np.flatnonzero(~np.isnan(group.rate))
-    several = [known[ones] for ones in members(group.kinds(without=(name,))[known]) if ones.size > 1]
-    several.sort(key=lambda ones: -float(group.rate[ones].max()))
-    return [[int(i) for i in ones] for ones in several[:MAX_SETTINGS]], len(several)
+    kinds, known = group.kinds(without=(name,)), ~np.isnan(group.rate)
+    best = np.zeros(int(kinds.max(initial=0)) + 1)
+    np.maximum.at(best, kinds[known], group.rate[known])
+    several = np.flatnonzero(np.bincount(kinds[known], minlength=best.size) > 1)
+    fastest = several[np.argsort(-best[several], kind="stable")][:MAX_SETTINGS]
+    return [np.flatnonzero((kinds == kind) & known).tolist() for kind in fastest], int(several.size)
 
 
 def _row(group: Group, i: int, layout: Layout, x: str) -> dict[str, Any]:

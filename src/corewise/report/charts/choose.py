@@ -1,6 +1,6 @@
 """Which charts a group deserves: none where nothing varies, and each with what the question asks for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -52,14 +52,16 @@ def _memory(group: Group, best: int) -> Iterator[Chart | None]:
         yield memory_chart(group, "batch", best)
 
 
-def trials_to_look_into(group: Group, standing: Standing, most: int) -> Sequence[int]:
-    """A few trials whose samples are worth seeing: the best, the base, and those that vary most."""
+def trials_to_look_into(group: Group, standing: Standing) -> dict[int, str]:
+    """A few trials whose samples are worth seeing, and why: the fastest, the slowest, the least sure."""
     if not standing.best:
-        return []
-    best = max(standing.best.values(), key=lambda i: group.rate[i])
-    spread = (group.high - group.low) / group.rate
-    order = [int(i) for i in np.argsort(-np.nan_to_num(spread, nan=-1.0), kind="stable")]
-    by_rate = [int(i) for i in np.argsort(-np.nan_to_num(group.rate, nan=-1.0), kind="stable")]
-    slowest = next((i for i in reversed(by_rate) if not np.isnan(group.rate[i])), best)
-    chosen = dict.fromkeys([best, *by_rate[1:2], slowest, *order[:most]])
-    return list(chosen)[:most]
+        return {}
+    known = np.flatnonzero(~np.isnan(group.rate))
+    by_rate = known[np.argsort(-group.rate[known], kind="stable")].tolist()
+    spread = np.nan_to_num((group.high - group.low) / group.rate, nan=-1.0)
+    found: dict[int, str] = {by_rate[0]: "fastest"}
+    for places, why in ((by_rate[1:2], "next fastest"), (by_rate[-1:], "slowest")):
+        for i in places:
+            found.setdefault(i, why)
+    found.setdefault(int(np.argmax(spread)), "widest interval")
+    return found

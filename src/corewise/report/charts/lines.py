@@ -34,6 +34,8 @@ from corewise.report.words import figure, fraction, listed, memory, rounded
 from corewise.stats.values import Values
 
 GIB = 2.0**30
+_HARDLY = 0.03
+_SAME = "Nothing else that was varied changes it by more than 3 %: the fastest trials are drawn."
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,11 @@ def memory_chart(group: Group, x: str, best: int) -> Chart | None:
     """Peak memory against a parameter, usually the batch, with the machine's memory where it is near."""
     peak = group.metric("peak_memory_bytes") / GIB
     layout = layout_of(group, x)
+    same = _hardly_varies(group, x, peak)
+    if same:
+        layout = Layout(x, rest=tuple(name for name in group.varying if name != x))
     drawn = fastest_each(group, layout, peak)
-    if len({group.points[i][x] for i in drawn}) < 2:
+    if len({group.points[i][x] for i in drawn}) < 2 or np.ptp(peak[drawn]) <= _HARDLY * peak[drawn].max():
         return None
     none = np.full(peak.size, np.nan)  # the largest over runs has no interval
     machines = {id(record.machine): record.machine for record in group.records}
@@ -148,12 +153,22 @@ def memory_chart(group: Group, x: str, best: int) -> Chart | None:
         key=key_of(group.study, group.workload, group.mode, "memory", x),
         title=f"{task_words(group)}: memory against {axis_title(x)}",
         spec=spec,
-        caption=caption_joined(caption, left_out(group, layout, drawn)),
+        caption=caption_joined(caption, _SAME if same else left_out(group, layout, drawn)),
         alt=(
             f"Peak memory against {axis_title(x)}, {_lines_in_words(layout)}: from "
             f"{memory(peak[first] * GIB)} to {memory(peak[last] * GIB)} on the line of the fastest trial."
         ),
     )
+
+
+def _hardly_varies(group: Group, x: str, values: Values) -> bool:
+    """True when nothing but x changes the values by more than a few per cent."""
+    known = np.flatnonzero(~np.isnan(values))
+    codes = group.columns[x].codes[known]
+    high, low = np.zeros(int(codes.max(initial=0)) + 1), np.full(int(codes.max(initial=0)) + 1, np.inf)
+    np.maximum.at(high, codes, values[known])
+    np.minimum.at(low, codes, values[known])
+    return len(group.varying) > 1 and bool((high - low <= _HARDLY * high).all())
 
 
 def _line_spec(
@@ -200,7 +215,7 @@ def _line_spec(
         dash = alt.Scale(domain=kinds, range=list(DASHES[: len(kinds)]))
         line = line.encode(
             strokeDash=alt.StrokeDash(
-                "kind:N", title=axis_title(layout.shape), scale=dash, legend=legend(kinds)
+                "kind:N", title=axis_title(layout.shape), scale=dash, legend=legend(kinds, below=True)
             )
         )
         dots = dots.encode(shape=shape("kind", axis_title(layout.shape), kinds))

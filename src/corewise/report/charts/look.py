@@ -21,6 +21,8 @@ GREY = "#888888"  # readable on white and on black
 HEIGHT = 300
 _MANY_FOLD = 20  # values that span more than this are drawn on a logarithmic scale
 _STEPS = (1.0, 2.0, 5.0)
+_LEGEND = {"orient": "top", "direction": "horizontal", "symbolLimit": 0}
+_LEGEND_LETTERS = 66  # side by side in the width of a column
 _APART = 0.03  # of the axis, over all series
 
 
@@ -49,9 +51,7 @@ def framed(
     """
     import altair as alt
 
-    made = [
-        layer.to_dict(validate=False) for layer in layers
-    ]  # the tests validate; it takes half of the time
+    made = [layer.to_dict(validate=False) for layer in layers]  # the tests validate: it is slow
     for each in made:
         for name in ("$schema", "config", "datasets"):
             each.pop(name, None)
@@ -62,7 +62,7 @@ def framed(
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"legend": {"orient": "top", "direction": "horizontal", "symbolLimit": 0}},
+        "config": {"legend": _LEGEND},
         "datasets": {name: [dict(row) for row in rows] for name, rows in data.items()},
         "layer": made,
     }
@@ -77,21 +77,23 @@ def colour(title: str, labels: Sequence[str]) -> "alt.Color":
 
 
 def shape(field: str, title: str, labels: Sequence[str]) -> "alt.Shape":
-    """The encoding of a field by the shape of its points."""
+    """The encoding of a field by the shape of its points; a legend of its own stands below the chart."""
     import altair as alt
 
     scale = alt.Scale(domain=list(labels), range=list(SHAPES[: len(labels)]))
-    return alt.Shape(f"{field}:N", title=title, scale=scale, legend=legend(labels))
+    below = legend(labels, below=field != "series")
+    return alt.Shape(f"{field}:N", title=title, scale=scale, legend=below)
 
 
-def legend(labels: Sequence[str]) -> "alt.Legend | None":
+def legend(labels: Sequence[str], below: bool = False) -> "alt.Legend | None":
     """A legend with as many columns as its labels leave room for; none for one thing alone."""
     import altair as alt
 
     if len(labels) < 2:
         return None
     longest = max(len(label) for label in labels)
-    return alt.Legend(columns=1 if longest > 34 else 2 if longest > 22 else 4, labelLimit=420)
+    place: Any = {"orient": "bottom"} if below else {}
+    return alt.Legend(**place, columns=min(4, max(1, _LEGEND_LETTERS // (longest + 4))), labelLimit=420)
 
 
 @dataclass(frozen=True)

@@ -15,25 +15,27 @@ from corewise.report.charts.look import (
     tooltips,
 )
 from corewise.report.charts.words import caption_joined
-from corewise.report.groups import WIDTHS, Group, RunSamples
+from corewise.report.groups import WIDTHS, Group
 from corewise.report.model import Chart
 from corewise.report.phrases import point_words, task_words
 from corewise.report.words import counted, duration, rounded, short, shown
 
-MAX_TRIALS = 4
 MAX_SAMPLES = 1600
+RunSamples = Sequence[Sequence[float]]  # of one trial: the samples of each run
+
 _ROW_HEIGHT = 17
 _MAX_RUNS = 12  # of one trial
+_MANY_NAMES = 3  # more parameters make no label
 
 
-def samples_chart(group: Group, samples: Mapping[int, RunSamples]) -> Chart | None:
+def samples_chart(group: Group, samples: Mapping[int, RunSamples], roles: Mapping[int, str]) -> Chart | None:
     """Every step of the trials given, one row for each process, relative to the trial's own median."""
     runs = {i: [list(run) for run in each if run][:_MAX_RUNS] for i, each in samples.items()}
     runs = {i: each for i, each in runs.items() if each and _usable(each)}
     total = sum(len(run) for each in runs.values() for run in each)
     if total < 2:
         return None
-    labels = _labels(group, list(runs))
+    labels = _labels(group, list(runs), roles)
     rows, medians = _rows(labels, runs, total)
     spec = _spec(rows, medians, list(labels.values()))
     cut = f"{len(rows):,} of {total:,} samples are drawn, evenly chosen by size, the extremes among them."
@@ -64,10 +66,12 @@ def _middle(runs: RunSamples) -> float:
     return statistics.median(statistics.median(run) for run in runs)
 
 
-def _labels(group: Group, chosen: Sequence[int]) -> dict[int, str]:
-    """A label for each trial: what sets it apart from the others chosen."""
+def _labels(group: Group, chosen: Sequence[int], roles: Mapping[int, str]) -> dict[int, str]:
+    """A label for each trial: what sets it apart from the others chosen, or why it was."""
     points = [group.points[i] for i in chosen]
     names = [name for name in group.varying if len({shown(point.get(name)) for point in points}) > 1]
+    if len(names) > _MANY_NAMES:
+        return {i: f"{roles[i]} ({group.records[i].trial_id[:8]})" for i in chosen}
     if any(name in WIDTHS for name in names):
         names = [name for name in group.varying if name in names or name in WIDTHS]
     words = [short(point_words({name: point.get(name) for name in names}), 60) for point in points]

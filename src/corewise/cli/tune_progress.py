@@ -1,0 +1,118 @@
+"""What a person sees while a tuning runs; drawn between measurements, never beside them."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from corewise.report.words import clean, times
+from corewise.spec.record import Record
+from corewise.spec.trial import Trial
+from corewise.tuner.answer import Answerable
+from corewise.tuner.durations import spoken
+from corewise.tuner.follow import Quiet
+from corewise.tuner.journal import Remembered
+from corewise.tuner.search import Judged
+from corewise.tuner.space import Setting
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+PHASES = {
+    "search": "searching: short races between candidates",
+    "confirm": "confirming: fresh, interleaved runs of default, best and the steps between",
+    "cold": "starting the printed commands from cold",
+}
+
+
+@contextmanager
+def make_follower(quiet: bool) -> Iterator[Quiet]:
+    """A follower for this terminal: a live line, plain lines, or silence."""
+    if quiet:
+        yield Quiet()
+    elif not sys.stderr.isatty():
+        yield Told()
+    else:
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+            yield Drawn(live)
+
+
+class Told(Quiet):
+    """One line on standard error for each thing that happened, for logs."""
+
+    def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None:
+        self.space, self.until = tunable.space, time.monotonic() + budget_s
+        self.incumbent, self.now = "default", ""
+        knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
+        self.say(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
+        if remembered.judged:
+            self.say(f"going on: {len(remembered.judged)} settings were tried before")
+
+    def phase(self, name: str) -> None:
+        self.say(PHASES[name])
+
+    def trying(self, setting: Setting) -> None:
+        self.now = f"trying {clean(self.space.words(setting))}"
+        self.draw()
+
+    def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
+        if incumbent != self.space.default:
+            self.incumbent = f"{clean(self.space.words(incumbent))}, {times(math.exp(score))}"
+        self.say(f"  {clean(self.space.words(found.setting))}: {outcome(found)}")
+
+    def planned(self, trials: Sequence[Trial]) -> None:
+        self.num_trials, self.num_done = len(trials), 0
+
+    def started(self, trial: Trial, run_index: int) -> None:
+        self.now = f"fresh run {run_index + 1} of {trial.params['processes']}×{trial.params['threads']}"
+        self.draw()
+
+    def finished(self, record: Record) -> None:
+        self.num_done += 1
+        told = f"{record.metrics.get('samples_per_s', 0.0):.4g} samples/s"
+        self.say(f"  [{self.num_done}/{self.num_trials}] {told if record.status == 'ok' else record.reason}")
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def draw(self) -> None: ...
+
+
+class Drawn(Told):
+    """The same, and two lines that stay: the best so far, what is tried and the time left."""
+
+    def __init__(self, live: "Live") -> None:
+        self.live = live
+
+    def say(self, line: str) -> None:
+        self.live.console.print(line, markup=False, highlight=False)
+        self.draw()
+
+    def draw(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        left = spoken(max(0.0, self.until - time.monotonic()))
+        lines = (f"best so far: {self.incumbent}", f"{self.now} · {left} left")
+        drawn = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+        self.live.update(drawn, refresh=True)
+
+
+def outcome(found: Judged) -> str:
+    """What became of a candidate, in a few words."""
+    if found.outcome == "rejected":
+        return f"rejected: {clean(found.reason)}"
+    ratio = times(math.exp(found.score))
+    words = {
+        "default": f"{found.throughput:.4g} samples/s",
+        "won": f"{ratio}: better",
+        "lost": f"{ratio}: worse",
+        "tied": f"{ratio}: no difference worth a knob",
+        "latency": f"{ratio}: faster, but with worse latency",
+    }
+    return words[found.outcome]

@@ -1,0 +1,196 @@
+"""Findings: each has evidence, and a command that can be typed."""
+
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import typer
+from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, failed, scaling, trial
+from typer.core import TyperGroup
+
+from corewise.cli.main import app
+from corewise.report.findings import findings_of
+from corewise.report.gather import build_report
+from corewise.report.groups import Source, groups_of
+from corewise.report.model import Finding
+from corewise.report.standing import standing_of
+from corewise.report.studied import Studied
+from corewise.spec.overrides import apply_overrides
+from corewise.spec.record import Record
+from corewise.spec.yaml_lines import parse_yaml
+
+
+def findings(*records: Record, study: str = "a-study") -> dict[str, Finding]:
+    """The findings by their titles without the study's name."""
+    groups = groups_of([Source(label="my store", records=records)])
+    studied = Studied(study, "my store", [(group, standing_of(group)) for group in groups])
+    return {finding.title.partition(": ")[2]: finding for finding in findings_of(studied)}
+
+
+def quiet(**changes: Any) -> list[Record]:
+    """Trials about which nothing stands out."""
+    return scaling(**changes)
+
+
+def with_runs(record: Record, **change: Any) -> Record:
+    return replace(record, runs=tuple({**run, **change} for run in record.runs))
+
+
+def test_quiet_trials_give_no_finding() -> None:
+    assert findings(*quiet()) == {}
+
+
+def test_failures_are_a_problem_with_their_kinds_and_the_most_frequent_reason() -> None:
+    found = findings(
+        *quiet(),
+        failed(params={"batch": 64}),
+        failed(
+            "something else",
+            params={"batch": 128},
+        ),
+    )
+    assert found["2 trials failed"].level == "problem"
+    assert "memory 2" in found["2 trials failed"].evidence
+    assert "--set batch=1,2,4" in found["2 trials failed"].remedy
+
+
+def test_disturbed_runs_are_told_by_their_cause() -> None:
+    best = with_runs(
+        quiet()[-1], disturbances=["other processes used 1.20 s of CPU on the rank's CPUs in 2.00 s"] * 2
+    )
+    found = findings(*quiet()[:-1], best)["1 of 5 trials with disturbed runs, a fastest one among them"]
+    assert found.evidence == "other processes on the ranks' CPUs in 5 runs"
+    assert "--set reserved_cores=1" in found.remedy
+    stolen = with_runs(
+        quiet()[0], disturbances=["the hypervisor took 0.30 s of CPU from the rank's CPUs in 1.00 s"]
+    )
+    assert "host of your own" in findings(*quiet()[1:], stolen)["1 of 5 trials with disturbed runs"].remedy
+
+
+def test_throttling_is_told() -> None:
+    found = findings(*quiet()[1:], trial(9.0, params={"threads": 1}, metrics={"throttled_s": 0.5}))
+    assert found["a CPU quota stopped 1 trial"].evidence.startswith("up to 0.5 s")
+
+
+def test_a_warm_up_that_was_not_steady_is_told_with_a_longer_one() -> None:
+    note = ("warm-up ended by its time limit, not steady",)
+    record = trial(9.0, params={"threads": 1}, notes=note, protocol={**PROTOCOL, "max_warmup_s": 20.0})
+    found = findings(*quiet()[1:], record)
+    assert "protocol.max_warmup_s=60" in found["1 trial not steady after warm-up"].remedy
+
+
+def test_too_wide_intervals_are_told_with_the_number_of_runs_they_would_take() -> None:
+    wide = [trial(around(10.0 * t, 0.4), params={"threads": t}) for t in (1, 2, 4)]
+    [(title, found)] = [(t, f) for t, f in findings(*wide).items() if "missed the interval" in t]
+    assert title == "3 of 3 trials missed the interval asked for"
+    needed = int(re.search(r"max_runs=(\d+)", found.remedy)[1])  # type: ignore[index]
+    assert 5 < needed <= 60
+
+
+def test_hopeless_noise_is_not_answered_with_thousands_of_runs() -> None:
+    wide = [trial(around(10.0 * t, 2.0), params={"threads": t}) for t in (1, 2)]
+    [found] = [f for t, f in findings(*wide).items() if "missed the interval" in t]
+    assert "quiet the machine" in found.remedy
+    assert "max_runs" not in found.remedy
+
+
+def test_single_runs_are_told() -> None:
+    found = findings(trial([10.0]), trial([20.0], params={"threads": 8}))
+    assert "protocol.min_runs=5" in found["2 of 2 trials had a single run"].remedy
+
+
+def test_the_best_at_the_edge_of_the_grid_asks_for_more() -> None:
+    found = findings(*(trial(10.0 + b, params={"batch": b}) for b in (4, 16, 64)))
+    assert "--set batch=64,128,256" in found["the fastest has the largest batch tried, 64"].remedy
+    inside = findings(*(trial(20.0 - abs(b - 16), params={"batch": b}) for b in (4, 16, 24)))
+    assert not any("largest batch" in title for title in inside)
+
+
+def test_threads_that_fill_the_allocation_are_no_edge() -> None:
+    assert not any("largest threads" in title for title in findings(*quiet()))
+    found = findings(*quiet()[:4])
+    assert "--set threads=8,16" in found["the fastest has the largest threads tried, 8"].remedy
+
+
+def test_memory_near_its_limit_is_told() -> None:
+    small = {**MACHINE, "memory_bytes": 1.2e9}
+    assert any("nearly filled the memory" in title for title in findings(*quiet(machine=small)))
+
+
+def test_page_faults_in_every_step_are_told_unless_the_allocator_was_changed() -> None:
+    metrics = {"minor_faults_per_step": 500_000.0, "step_s": 0.2}
+    found = findings(*quiet()[1:], trial(9.0, params={"threads": 1}, metrics=metrics))
+    [told] = [f for t, f in found.items() if "memory anew" in t]
+    assert "500,000 page faults a step, that is 1.91 GiB" in told.evidence
+    assert "--set allocator=default,retain" in told.remedy
+    kept = trial(9.0, params={"threads": 1, "allocator": "retain"}, metrics=metrics)
+    assert not any("memory anew" in title for title in findings(*quiet()[1:], kept))
+
+
+def test_a_cpu_that_changed_its_speed_is_told_among_trials_on_as_many_cores() -> None:
+    def trials(canaries_ms: dict[int, list[float]]) -> list[Record]:
+        return [
+            trial(10.0 * t, params={"threads": t, "batch": b}, metrics={"canary_s": ms / 1000})
+            for t, times in canaries_ms.items()
+            for b, ms in enumerate(times, 1)
+        ]
+
+    by_width = trials({1: [4.0] * 5, 16: [6.0] * 5})  # all cores at work: a lower clock, as it should be
+    assert not any("speed of the CPU" in title for title in findings(*by_width))
+    drifting = trials({1: [4.0, 4.1, 4.0, 5.5, 4.0], 16: [6.0] * 5})
+    assert any("speed of the CPU" in title for title in findings(*drifting))
+
+
+def test_unused_hardware_threads_are_told() -> None:
+    found = findings(*quiet(machine={**MACHINE, "allocation_cpus": "0-31"}))
+    told = found["the second hardware thread of each core was not tried"]
+    assert told.evidence == "32 CPUs on 16 cores"
+    assert "--set smt=false,true" in told.remedy
+
+
+def test_processes_that_differ_more_than_steps_are_told() -> None:
+    metrics = {"between_process_cv": 0.08, "within_process_cv": 0.01}
+    assert any("processes differ more" in title for title in findings(*quiet(metrics=metrics)))
+
+
+def test_what_a_record_says_of_its_machine_is_passed_on() -> None:
+    told = [
+        {"severity": "error", "claim": "The CPU quota is 0.5.", "evidence": "cgroup", "remedy": "Raise it."}
+    ]
+    machine = {**MACHINE, "findings": told}
+    groups = groups_of([Source(label="s", records=quiet(machine=machine))])
+    found = findings_of(Studied("x", "s", [(g, standing_of(g)) for g in groups]))
+    assert found == [
+        Finding(level="problem", title="The CPU quota is 0.5.", evidence="cgroup", remedy="Raise it.")
+    ]
+
+
+def commands(finding: Finding) -> list[list[str]]:
+    return [shlex.split(line) for line in re.findall(r"`corewise ([^`]+)`", finding.remedy)]
+
+
+@pytest.mark.parametrize("name", ["thread-scaling", "my study", "o'brien"])
+def test_every_command_of_a_remedy_can_be_typed(name: str) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    noisy = [
+        trial(around(10.0 * t, 0.4), params={"threads": t, "batch": 4 * t}, study=name) for t in (1, 2, 4)
+    ]
+    found = [*findings(*noisy, failed(study=name), study=name).values(), *build_report([REAL_STORE]).findings]
+    num = 0
+    for finding in found:
+        for verb, *words in commands(finding):
+            group.commands[verb].make_context(verb, list(words))
+            settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+            document = apply_overrides(parse_yaml("workload: resnet50\naxes: {}\n", "study"), settings)
+            assert not document.mistakes
+            num += 1
+    assert num >= 10
+
+
+def test_a_study_of_ones_own_is_named_as_a_file() -> None:
+    found = findings(trial([1.0]), trial([2.0], params={"threads": 8}), study="mine")
+    remedy = found["2 of 2 trials had a single run"].remedy
+    assert "`corewise run mine.yaml --store 'my store' " in remedy
