@@ -185,4 +185,4 @@ def test_the_real_store_answers_its_questions() -> None:
     assert "8 threads give 64 % (51 to 77) of the throughput of 16 threads." in told
     assert "From 8 threads on, each added thread gives less than half of what 1 thread gives." in told
     assert len(report.summary) == 4
-    assert report.summary[0].startswith("thread-scaling: AlexNet training is fastest")
+    assert report.summary[0].startswith("AlexNet training is fastest")

@@ -170,8 +170,7 @@ class _Parts:
         citations: dict[str, None] = {}
         for group, standing in members:
             told = answers_of(group, standing)
-            several = len(self.studies) > 1
-            self.headlines.append(f"{short(study)}: {told[0]}" if several else told[0])
+            self.headlines.append(told[0])
             answers += told
             drawn, shown = self._figures(group, standing, citations)
             charts += drawn
