@@ -1,0 +1,80 @@
+"""The page that a running study keeps fresh: real runs, a real interrupt."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Bench
+
+STUDY = """
+question: How long does a nap last?
+workload: own.py:factory
+mode: infer
+runtime: numpy
+axes: {args.nap_ms: [1, 2]}
+fixed: {threads: 1, batch: 1}
+protocol: {min_runs: 3, max_runs: 3, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60}
+"""
+NAP = """
+import os, time
+def factory(batch, mode, nap_ms):
+    if nap_ms == 2:
+        while os.path.exists("hold"):  # keeps the study in the middle for as long as the test wants
+            time.sleep(0.05)
+    return {"step": lambda: time.sleep(nap_ms / 1000), "samples_per_step": 1}
+"""
+RELOADS = 'id="live"'
+
+
+def test_a_finished_study_leaves_a_page_that_does_not_reload(bench: Bench) -> None:
+    bench.factory(NAP)
+    done = bench.corewise("run", bench.study(STUDY), "--store", "store", "--report")
+    assert done.returncode == 0, done.stderr
+    assert "Report: store/report.html" in done.stdout
+    page = (bench.folder / "store/report.html").read_text()
+    assert "How long does a nap last?" in page
+    assert RELOADS not in page
+
+
+def test_an_interrupted_study_leaves_a_page_with_what_it_had(bench: Bench) -> None:
+    bench.factory(NAP)
+    (bench.folder / "hold").touch()
+    study = bench.study(STUDY)
+    words = bench.words("run", study, "--store", "store", "-o", "page.html", "-q")
+    run = subprocess.Popen(words, cwd=bench.folder, env=bench.env, stderr=subprocess.PIPE, text=True)
+    page = bench.folder / "page.html"
+    try:
+        wait_for(page)
+        first = page.read_text()
+        assert RELOADS in first
+        assert "0 of 2 trials done" in first
+        time.sleep(0.5)
+    finally:
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "The same command goes on" in told
+    assert RELOADS not in page.read_text()
+    (bench.folder / "hold").unlink()
+    done = bench.corewise("run", study, "--store", "store", "-o", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "How long does a nap last?" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(bench: Bench) -> None:
+    bench.factory(NAP)
+    done = bench.corewise("run", bench.study(STUDY), "--store", "store", "-o", "no/such/folder/page.html")
+    assert done.returncode == 2
+    assert "no/such/folder/page.html" in done.stderr
+    assert not (bench.folder / "store/records").exists() or not bench.records()
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{path} did not appear")
