@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from corewise.tuner.arena import Rejected, Sampling
+from corewise.tuner.found import Judged
 from corewise.tuner.knobs import BY_HAND
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable, make_question, read_assignments
-from corewise.tuner.search import Judged, Search
+from corewise.tuner.search import Search
 from corewise.tuner.space import Knob, Setting, Space
 
 WITHIN = 0.03
@@ -125,7 +126,7 @@ def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
     """Our search; the setting found and the seconds it took."""
     arena, space = ReplayArena(grid, seed), grid.space
     start = space.near({**space.base, **BY_HAND})
-    search = Search(space, arena, Nobody(), start=start, bounded_latency=grid.bounded_latency)
+    search = Search(space, arena, Nobody(), starts=[start], bounded_latency=grid.bounded_latency)
     search.run_default(limit_s)
     return search.run(limit_s).best, arena.seconds
 
@@ -253,7 +254,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 # Made-up grids with a known optimum
 
 
-def synthetic(seed: int, num_cores: int = 16) -> Grid:
+def synthetic(seed: int, num_cores: int = 16, clash_sd: float = 0.05) -> Grid:
     """A grid like those of a 16-core machine: factors of each knob, interactions, noise, process luck."""
     dice = random.Random(1000 + seed)
     shapes = [1, 2, 4, 8, 16]
@@ -268,7 +269,11 @@ def synthetic(seed: int, num_cores: int = 16) -> Grid:
         ),
         Knob("allocator", tuple({"allocator": v} for v in ("default", "retain", "tcmalloc", "jemalloc"))),
         Knob("bind", tuple({"bind": v} for v in ("none", "rank", "core"))),
-        Knob("execution", tuple({"execution": v} for v in ("eager", "script", "compile")), costly=True),
+        Knob(
+            "execution",
+            tuple({"execution": v} for v in ("eager", "script", "compile")),
+            costly=frozenset({2}),
+        ),
     )
     space = Space({"bind": "none"}, knobs)
     peak = dice.choice(range(len(shapes)))
@@ -280,7 +285,7 @@ def synthetic(seed: int, num_cores: int = 16) -> Grid:
         [0.0, dice.uniform(-0.05, 0.3), dice.uniform(-0.1, 0.3)],
         [0.0, dice.uniform(-0.2, 0.15), dice.uniform(-0.3, 0.5)],
     ]
-    clash = {pair: dice.gauss(0, 0.05) for pair in itertools.product(range(5), range(3), range(3))}
+    clash = {pair: dice.gauss(0, clash_sd) for pair in itertools.product(range(5), range(3), range(3))}
     points = {}
     for setting in itertools.product(*(range(len(knob.choices)) for knob in knobs)):
         log = sum(factor[choice] for factor, choice in zip(factors, setting, strict=True))
@@ -306,14 +311,16 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
             *(range(len(k.choices)) if i in free else (0,) for i, k in enumerate(space.knobs))
         )
     ]
+    header = {
+        "name": tunable.question.name,
+        "mode": tunable.question.mode,
+        "base": dict(space.base),
+        "knobs": [asdict(knob) | {"costly": sorted(knob.costly)} for knob in space.knobs],
+    }
     if not out.exists():
-        header = {
-            "name": tunable.question.name,
-            "mode": tunable.question.mode,
-            "base": dict(space.base),
-            "knobs": [asdict(knob) for knob in space.knobs],
-        }
         out.write_text(json.dumps(header) + "\n")
+    elif read_lines(out)[0] != json.loads(json.dumps(header)):
+        sys.exit(f"{out} was recorded for another question or other knobs: name another file with --out")
     print(f"{len(settings)} settings", file=sys.stderr)
     arena = LiveArena(tunable, out.with_suffix(".work").absolute())
     try:
@@ -366,7 +373,12 @@ def read_grid(path: Path) -> Grid:
     """A recorded grid, the passes of each setting together."""
     header, *lines = read_lines(path)
     knobs = tuple(
-        Knob(**{**knob, "choices": tuple(knob["choices"]), "ladders": tuple(map(tuple, knob["ladders"]))})
+        Knob(
+            knob["name"],
+            tuple(knob["choices"]),
+            costly=frozenset(knob["costly"]),
+            ladders=tuple(map(tuple, knob["ladders"])),
+        )
         for knob in header["knobs"]
     )
     together: dict[Setting, list[dict[str, Any]]] = {}
@@ -403,6 +415,7 @@ def main() -> None:
     replaying = verbs.add_parser("replay")
     replaying.add_argument("grids", nargs="*", type=Path)
     replaying.add_argument("--synthetic", type=int, default=0, help="so many made-up grids too")
+    replaying.add_argument("--clash", type=float, default=0.05, help="how much knobs of those interact")
     replaying.add_argument("--seeds", type=int, default=10)
     replaying.add_argument("--share", type=float, default=0.1, help="of the grid's time, for every method")
     replaying.add_argument(
@@ -419,7 +432,9 @@ def main() -> None:
         names = [name for name in given.knobs.split(",") if name]
         record(Tunable.of(question), given.out, names, given.passes)
         return
-    grids = [read_grid(path) for path in given.grids] + [synthetic(seed) for seed in range(given.synthetic)]
+    grids = [read_grid(path) for path in given.grids] + [
+        synthetic(seed, clash_sd=given.clash) for seed in range(given.synthetic)
+    ]
     rows = replay(grids, given.seeds, given.share, given.methods.split(","), given.equal_time)
     show(rows)
     if given.out:

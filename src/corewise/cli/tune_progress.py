@@ -13,8 +13,8 @@ from corewise.spec.trial import Trial
 from corewise.tuner.answer import Answerable
 from corewise.tuner.durations import spoken
 from corewise.tuner.follow import Quiet
+from corewise.tuner.found import Judged
 from corewise.tuner.journal import Remembered
-from corewise.tuner.search import Judged
 from corewise.tuner.space import Setting
 
 if TYPE_CHECKING:

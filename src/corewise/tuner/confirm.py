@@ -1,0 +1,143 @@
+"""What is claimed in the end is measured anew: fresh processes, interleaved, after the choice was made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from corewise.engine.plan import Plan
+from corewise.engine.run import Observer, StudyRun
+from corewise.spec.errors import UserError
+from corewise.spec.record import Record
+from corewise.spec.trial import Protocol
+from corewise.stats.compare import Comparison, compare
+from corewise.store.store import Store
+from corewise.tuner.found import Judged
+from corewise.tuner.question import Tunable
+from corewise.tuner.space import Setting
+
+MAIN, BESIDE = "main", "beside"  # the two that decide; what is shown beside them
+RUN_OVERHEAD_S = 0.5  # fork, result
+COLD_START_S = 3.0  # a framework is imported
+WARM_UP_STEPS = 6
+FEWEST_BESIDE = 3  # runs below which an interval says nothing
+USUAL = 2  # the effort that time is set aside for
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is spent on the fresh runs."""
+
+    num_main: int
+    num_beside: int
+    sample_s: float
+    min_samples: int
+    warm_up_s: float
+
+
+EFFORTS = (  # from what is best to what must be
+    Effort(8, 5, 1.0, 10, 5.0),
+    Effort(6, 4, 1.0, 5, 3.0),
+    Effort(5, 3, 0.5, 3, 2.0),
+    Effort(4, 3, 0.4, 3, 1.5),
+    Effort(3, 3, 0.3, 2, 1.0),
+    Effort(3, 0, 0.3, 1, 0.5),
+)
+
+
+def effort_s(effort: Effort, main: Sequence[Judged], beside: Sequence[Judged]) -> float:
+    """Seconds the fresh runs of these settings are likely to take, the two cold starts included."""
+    runs_s = sum(effort.num_main * _run_s(effort, each) for each in main)
+    beside_s = sum(effort.num_beside * _run_s(effort, each) for each in beside)
+    started = [*main, *(beside if effort.num_beside else ())]
+    parents_s = sum(min(COLD_START_S, each.start_s) for each in started)
+    cold_s = sum(each.start_s + _run_s(effort, each) for each in main)
+    return runs_s + beside_s + parents_s + cold_s
+
+
+def fitting_effort(left_s: float, main: Sequence[Judged], beside: Sequence[Judged]) -> Effort:
+    """The most careful effort that fits into the time left; the least one where none does."""
+    fitting = (each for each in EFFORTS if effort_s(each, main, beside) <= left_s)
+    return next(fitting, EFFORTS[-1])
+
+
+def protocols_for(effort: Effort, limit_s: float) -> dict[str, Protocol]:
+    """How the settings that decide and those beside them are measured."""
+    main = Protocol(
+        min_runs=effort.num_main,
+        max_runs=effort.num_main,  # all of them: no look in between, no correction for it
+        min_warmup_steps=2,
+        max_warmup_s=effort.warm_up_s,
+        min_samples=effort.min_samples,
+        min_sample_s=effort.sample_s,
+        max_repeats_disturbed=1,
+        timeout_s=limit_s,
+    )
+    protocols = {MAIN: main}
+    if effort.num_beside >= FEWEST_BESIDE:
+        num = effort.num_beside
+        protocols[BESIDE] = replace(main, min_runs=num, max_runs=num)
+    return protocols
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The records of fresh runs by setting, and the plan they were run by."""
+
+    records: Mapping[Setting, Record]
+    plan: Plan | None = None  # a script has none
+
+    def faster(self, setting: Setting, base: Setting, num_comparisons: int = 1) -> Comparison | None:
+        """The times of a setting against those of another, or None where one of them failed."""
+        a, b = self.times_s(base), self.times_s(setting)
+        return compare(a, b, num_comparisons=num_comparisons) if a and b else None
+
+    def times_s(self, setting: Setting) -> list[float]:
+        """Seconds per sample of every run."""
+        record = self.records.get(setting)
+        if record is None or record.status != "ok":
+            return []
+        return [1 / run["metrics"]["samples_per_s"] for run in record.runs if run.get("status") == "ok"]
+
+
+def confirm(
+    tunable: Tunable,
+    store: Store,
+    observer: Observer,
+    roles: Mapping[Setting, str],
+    protocols: Mapping[str, Protocol],
+) -> Confirmed:
+    """Fresh interleaved runs of the settings; those done before are taken from the store."""
+    plans = {
+        setting: tunable.plan(setting, protocols[role])
+        for setting, role in roles.items()
+        if role in protocols
+    }
+    trials = {setting: plan.trials[0] for setting, plan in plans.items() if plan.trials}
+    first = next(iter(plans.values()))
+    whole = replace(first, trials=tuple(trials.values()), skipped=())
+    StudyRun(whole, store, observer, retry_failed=True).execute()
+    ids = {trial.trial_id: setting for setting, trial in trials.items()}
+    records = store.records(only=set(ids)).records
+    found = {ids[record.trial_id]: record for record in records}
+    return Confirmed(found, whole)
+
+
+def require_budget(budget_s: float, spent_s: float, default: Judged, spoken_s: str) -> None:
+    """Refuses a budget in which not even the default and one other setting can be measured."""
+    needed_s = spent_s + effort_s(EFFORTS[-1], [default, default], []) + 2 * default.start_s
+    if budget_s < needed_s:
+        raise UserError(
+            f"a budget of {spoken_s} is too short: the default took {spent_s:.0f} s to start and sample, "
+            f"and measuring it against one other setting needs about {needed_s:.0f} s; "
+            f"give --budget {_round_up(needed_s)}s or more (a good search: {_round_up(10 * needed_s)}s)"
+        )
+
+
+def _run_s(effort: Effort, judged: Judged) -> float:
+    step_s = judged.latency_s
+    sampling_s = max(effort.sample_s, effort.min_samples * step_s)
+    warm_up_s = min(max(effort.warm_up_s, 3 * step_s), WARM_UP_STEPS * step_s)
+    return RUN_OVERHEAD_S + 2 * step_s + warm_up_s + sampling_s
+
+
+def _round_up(seconds: float) -> int:
+    return int(-(-seconds // 10) * 10)

@@ -1,0 +1,29 @@
+"""A follower that says nothing: what a tuning tells when nobody watches."""
+
+from collections.abc import Sequence
+
+from corewise.engine.run import Observer
+from corewise.spec.record import Record
+from corewise.spec.run import Run
+from corewise.spec.trial import Trial
+from corewise.tuner.answer import Answerable
+from corewise.tuner.found import Judged
+from corewise.tuner.journal import Remembered
+from corewise.tuner.space import Setting
+
+
+class Quiet:
+    """Follows search and fresh runs in silence."""
+
+    def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None: ...
+    def phase(self, name: str) -> None: ...
+    def trying(self, setting: Setting) -> None: ...
+    def judged(self, found: Judged, incumbent: Setting, score: float) -> None: ...
+    def planned(self, trials: Sequence[Trial]) -> None: ...
+    def started(self, trial: Trial, run_index: int) -> None: ...
+    def ran(self, trial: Trial, run: Run, seconds_left: float) -> None: ...
+    def finished(self, record: Record) -> None: ...
+    def waiting(self, num_trials: int) -> None: ...
+
+    def observer(self) -> Observer:
+        return self

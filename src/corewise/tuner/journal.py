@@ -1,0 +1,109 @@
+"""What a search has found so far, on disk: an interrupted search goes on, and nothing is judged twice."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corewise.spec.trial import Protocol
+from corewise.store.lines import scan, seal
+from corewise.store.store import Store
+from corewise.tuner.found import Judged
+from corewise.tuner.space import Space
+
+SCHEMA = 1
+FOLDER = "tune"
+
+
+@dataclass
+class Remembered:
+    """What earlier calls left."""
+
+    judged: list[Judged] = field(default_factory=list)
+    finished: bool = False  # the search needs no more time
+    protocols: dict[str, Protocol] = field(default_factory=dict)  # how fresh runs are measured, by role
+    seconds: float = 0.0  # spent on searching by earlier calls
+
+
+class Journal:
+    """Sealed lines of one question, only ever appended to."""
+
+    def __init__(self, store: Store, key: str, space: Space) -> None:
+        self.path = store.path / FOLDER / f"{key}.jsonl"
+        self._store, self._space = store, space
+
+    @property
+    def work_folder(self) -> Path:
+        """Where entrants work while they race."""
+        return (self._store.path / FOLDER / f"{self.path.stem}.work").absolute()
+
+    def read(self) -> Remembered:
+        """All that can be read of it; lines of settings that no longer exist are passed by."""
+        found = Remembered()
+        try:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return found
+        for entry in scan(lines):
+            if entry.value is not None:
+                self._take(found, entry.value)
+        return found
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.path.unlink(missing_ok=True)
+
+    def judged(self, judged: Judged) -> None:
+        """Keep what became of a setting, in values that outlive the order of knobs and choices."""
+        values = {**asdict(judged), "setting": self._space.params(judged.setting), "against": None}
+        if judged.against:
+            values["against"] = self._space.params(judged.against)
+        self._append(entry="judged", **values)
+
+    def searched(self, *, finished: bool, seconds: float) -> None:
+        """Keep that a search has ended."""
+        self._append(entry="searched", finished=finished, seconds=seconds)
+
+    def chosen(self, protocols: Mapping[str, Protocol]) -> None:
+        """Keep how fresh runs are measured, so that an interrupted confirmation goes on."""
+        self._append(entry="chosen", protocols={role: asdict(each) for role, each in protocols.items()})
+
+    def _append(self, *, entry: str, **values: Any) -> None:
+        clean = {name: _finite(value) for name, value in values.items()}
+        line = seal({"schema": SCHEMA, "entry": entry, **clean})
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            with open(self.path, "ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise self._store.write_error(problem) from problem
+
+    def _take(self, found: Remembered, values: Mapping[str, Any]) -> None:
+        entry = values.get("entry")
+        if entry == "judged":
+            judged = self._judged(values)
+            if judged is not None:
+                found.judged = [each for each in found.judged if each.setting != judged.setting] + [judged]
+                found.protocols = {}  # chosen for an earlier best
+        elif entry == "searched":
+            found.finished = bool(values.get("finished"))
+            found.seconds += float(values.get("seconds") or 0.0)
+        elif entry == "chosen":
+            found.protocols = {role: Protocol(**each) for role, each in values["protocols"].items()}
+
+    def _judged(self, values: Mapping[str, Any]) -> Judged | None:
+        setting = self._space.setting_of(values["setting"])
+        if setting is None:
+            return None
+        names = {each.name for each in dataclasses.fields(Judged)} - {"setting", "against"}
+        kept = {name: values[name] for name in names if values.get(name) is not None}
+        against = self._space.setting_of(values["against"]) if values.get("against") else None
+        return Judged(setting=setting, against=against or (), **kept)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value

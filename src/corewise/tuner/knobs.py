@@ -1,0 +1,203 @@
+"""Which knobs a workload has on a machine, in the order of what they are likely to give."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from corewise.spec.axes import AXES
+from corewise.spec.feasibility import MachineView
+from corewise.spec.knob_classes import AXIS_CLASSES, FREE, KnobClass, judge
+from corewise.tuner.space import Knob, LeftOut, Space
+from corewise.workloads.base import Traits
+
+# What plain `python` does where our own defaults are more careful.
+STOCK: Mapping[str, Any] = {"processes": 1, "bind": "none", "batch_scope": "global"}
+# What someone who knows the field sets by hand: one process pinned to all cores, images laid out for oneDNN.
+BY_HAND: Mapping[str, Any] = {"bind": "rank", "memory_format": "channels_last", "allocator": "retain"}
+GRANTED: tuple[KnobClass, ...] = tuple(each for each in KnobClass if each not in FREE)  # by --allow
+BATCH_FACTORS = (2, 4, 0.5)
+LOADER_WORKERS = (1, 2, 4, 8)
+OF_ANY_RUNTIME = ("shape", "allocator", "bind", "huge_pages", "placement", "memory_policy", "batch")
+Reason = Callable[[Mapping[str, Any]], str]  # why a point does not exist here; empty when it does
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user wants tuned, as far as it decides which knobs there are."""
+
+    mode: str
+    runtime: str
+    traits: Traits
+    fixed: Mapping[str, Any]  # by the user: not varied
+    batch: int  # in all processes together
+    allow: Collection[str]
+    machine: MachineView
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The knobs there are, and what is not tried with its reason."""
+
+    space: Space
+    left_out: tuple[LeftOut, ...]
+
+
+def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
+    """The knobs of a workload here; `reason_against` tells why a point cannot be measured."""
+    base = {**STOCK, "batch": asked.batch, **asked.fixed}
+    base.setdefault("threads", _threads_that_fill(asked.machine, base))
+    left_out: list[LeftOut] = []
+    knobs = []
+    for knob in _all_knobs(asked):
+        if asked.runtime == "numpy" and knob.name not in OF_ANY_RUNTIME:
+            left_out.append(LeftOut(knob.name, "the numpy runtime has no such thing"))
+            continue
+        kept = _kept(knob, asked, base, reason_against, left_out)
+        if kept is not None:
+            knobs.append(kept)
+    return Offer(Space(base, tuple(knobs)), together(left_out))
+
+
+def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Those left out for the same reason in one."""
+    reasons: dict[str, list[str]] = {}
+    for each in left_out:
+        reasons.setdefault(each.reason, []).append(each.what)
+    return tuple(LeftOut("; ".join(what), reason) for reason, what in reasons.items())
+
+
+def _all_knobs(asked: Asked) -> Iterable[Knob]:
+    """Every knob that exists anywhere, those that usually give most first."""
+    yield _shape(asked.machine)
+    if asked.traits.takes_images is not False:
+        layouts = ("contiguous", "channels_last", *(("blocked",) if asked.mode == "infer" else ()))
+        yield _plain("memory_format", layouts, "kernels without reorders")
+    yield Knob("precision", _precisions(), "fewer digits are quicker")
+    yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
+    yield _plain("bind", ("none", "rank", "core"), "threads stay with their caches")
+    yield _execution(asked.traits, asked.mode)
+    yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
+    yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
+    yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
+    if asked.machine.num_numa_nodes > 1:
+        yield _plain("placement", AXES["placement"].choices, "ranks beside their memory")
+        yield _plain("memory_policy", AXES["memory_policy"].choices, "memory beside its ranks")
+    if asked.fixed.get("data", "synthetic") != "synthetic":
+        workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS))
+        yield Knob("loader_workers", workers, "images come while others are worked on")
+    yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
+    yield Knob("batch", _batches(asked.batch), "more samples share the work of a step")
+    yield _plain("math", AXES["math"].choices, "kernels of torch itself")
+
+
+def _threads_that_fill(machine: MachineView, base: Mapping[str, Any]) -> int:
+    num_usable = machine.allocation(
+        smt=bool(base.get("smt", False)), num_reserved_cores=int(base.get("reserved_cores", 0))
+    )
+    return max(1, num_usable // int(base["processes"]))
+
+
+def _plain(name: str, values: Iterable[str], why: str) -> Knob:
+    return Knob(name, tuple({name: value} for value in values), why)
+
+
+def _shape(machine: MachineView) -> Knob:
+    """Processes × threads: every factorisation of the cores, of the CPUs with SMT, and fewer threads."""
+    cores, cpus = machine.num_cores, machine.num_cpus
+    whole = [{"processes": p, "threads": cores // p} for p in _divisors(cores)]
+    fewer = [{"processes": 1, "threads": cores // d} for d in _divisors(cores)[1:] if cores // d > 1]
+    more: list[dict[str, Any]] = []
+    if cpus > cores:
+        more = [{"processes": p, "threads": cpus // p, "smt": True} for p in _divisors(cpus)]
+    choices = (*whole, *fewer, *more)
+    first, second = len(whole), len(whole) + len(fewer)
+    ladders = (tuple(range(first)), (0, *range(first, second)), tuple(range(second, len(choices))))
+    return Knob("shape", choices, "cores that wait less for each other", ladders=ladders)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _precisions() -> tuple[Mapping[str, Any], ...]:
+    short = [word for word in AXES["float32_precision"].choices if word != "default"]
+    return ({}, {"dtype": "bfloat16"}, *({"float32_precision": word} for word in short))
+
+
+def _batches(batch: int) -> tuple[Mapping[str, Any], ...]:
+    others = [int(batch * factor) for factor in BATCH_FACTORS]
+    return ({"batch": batch}, *({"batch": each} for each in others if each >= 1 and each != batch))
+
+
+def _execution(traits: Traits, mode: str) -> Knob:
+    """Ways to execute a model, with its weights made constants where they are not trained."""
+    freezing = [word for word in AXES["freezing"].choices if word != "none" and mode == "infer"]
+    found: list[Mapping[str, Any]] = [{"execution": "eager"}]
+    found += [{"execution": "eager", "freezing": word} for word in freezing if word != "full"]
+    under = traits.concurrent_under
+    if under is not None:
+        found += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
+    for execution in AXES["execution"].choices:
+        if execution != "eager":
+            found.append({"execution": execution})
+            found += [{"execution": execution, "freezing": word} for word in freezing]
+    compiled = frozenset(i for i, choice in enumerate(found) if choice["execution"] == "compile")
+    return Knob("execution", tuple(found), "operators are fused", costly=compiled)
+
+
+def _kept(
+    knob: Knob, asked: Asked, base: Mapping[str, Any], reason_against: Reason, left_out: list[LeftOut]
+) -> Knob | None:
+    """The knob with the choices that may be tried; None when there is nothing to choose."""
+    fixed = sorted({name for choice in knob.choices for name in choice if name in asked.fixed})
+    stock = next(
+        (choice for choice in knob.choices if all(base.get(n, _default(n)) == v for n, v in choice.items())),
+        {},
+    )
+    kept, numbers = [stock], {knob.choices.index(stock): 0} if stock in knob.choices else {}
+    told: dict[str, list[str]] = {}
+    for number, choice in enumerate(knob.choices):
+        if choice == stock or (not choice and knob.name == "precision"):
+            continue
+        against = _against(choice, fixed, asked, {**base, **choice}, reason_against)
+        if against:
+            told.setdefault(against, []).append(knob.words(number))
+        else:
+            numbers[number] = len(kept)
+            kept.append(choice)
+    for reason, words in told.items():
+        left_out.append(LeftOut(_what(knob, words), reason))
+    if len(kept) < 2:
+        return None
+    ladders = tuple(tuple(numbers[n] for n in ladder if n in numbers) for ladder in knob.ladders)
+    costly = frozenset(numbers[n] for n in knob.costly if n in numbers)
+    return Knob(knob.name, tuple(kept), knob.why, costly, tuple(each for each in ladders if len(each) > 1))
+
+
+def _against(
+    choice: Mapping[str, Any],
+    fixed: Iterable[str],
+    asked: Asked,
+    params: Mapping[str, Any],
+    reason_against: Reason,
+) -> str:
+    for name in fixed:
+        if params[name] != asked.fixed[name]:
+            return f"you fixed {name} to {asked.fixed[name]}"
+    for name, value in choice.items():
+        found = judge(name, value, mode=asked.mode, traits=asked.traits)
+        if name == "batch":  # the axis' own default is another batch than the user's, too
+            found = AXIS_CLASSES[name]
+        if found.knob_class not in FREE and found.knob_class not in asked.allow:
+            return f"{found.why}; allow it with --allow {found.knob_class}"
+    return reason_against(params)
+
+
+def _default(name: str) -> Any:
+    return AXES[name].default if name in AXES else None
+
+
+def _what(knob: Knob, words: list[str]) -> str:
+    if len(words) > 3 and knob.name == "shape":
+        return f"{words[0]} to {words[-1]}"
+    return ", ".join(dict.fromkeys(words))

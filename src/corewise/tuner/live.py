@@ -1,0 +1,130 @@
+"""The arena of this machine: entrants are held runs, started by warm parents."""
+
+import itertools
+import shutil
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from corewise.engine.held_run import HeldRun
+from corewise.engine.warm_parent import ParentFailed, ParentPool
+from corewise.spec.run import Run
+from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
+from corewise.tuner.arena import Rejected, Sampling
+from corewise.tuner.question import Tunable
+from corewise.tuner.space import Setting
+
+SAMPLE_S = 0.4
+SHORT_STEP_S = 0.2  # from here on one sampling is a few steps, whatever they take
+WARM_UP_S = 1.0
+
+
+def racing_protocol(limit_s: float) -> Protocol:
+    """How an entrant is warmed up: briefly, for it is only compared with another warmed up alike."""
+    return Protocol(
+        min_runs=1,
+        max_runs=1,
+        min_warmup_steps=2,
+        max_warmup_s=WARM_UP_S,
+        steady_tolerance=0.1,
+        min_samples=1,
+        min_sample_s=SAMPLE_S,
+        timeout_s=max(1.0, limit_s),
+    )
+
+
+class LiveArena:
+    """Starts entrants in a folder of its own; `close` leaves nothing behind."""
+
+    def __init__(self, tunable: Tunable, folder: Path) -> None:
+        self.tunable, self.folder = tunable, folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._pool = ParentPool(tunable.planner.worker, folder)
+        self._numbers = itertools.count()
+        self._alive: list[LiveEntrant] = []
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def enter(self, setting: Setting, limit_s: float) -> "LiveEntrant":
+        """The setting's ranks, checked and warm; raises Rejected with the reason."""
+        plan = self.tunable.plan(setting, racing_protocol(limit_s))
+        if plan.skipped:
+            raise Rejected("infeasible", plan.skipped[0].reason)
+        [trial] = plan.trials
+        began = time.monotonic()
+        try:
+            for entrant in self._alive:  # the least recently used parent ends first: not theirs
+                self._pool.get(entrant.held.trial)
+            held = self._hold(trial)
+        except ParentFailed as problem:
+            raise Rejected(problem.kind, str(problem)) from problem
+        failed = held.wait_until_ready()
+        if failed is not None:
+            held.close()
+            raise Rejected(failed.kind, failed.reason)
+        entrant = LiveEntrant(self, setting, held, time.monotonic() - began)
+        self._alive.append(entrant)
+        return entrant
+
+    def forget(self, entrant: "LiveEntrant") -> None:
+        """The entrant has left."""
+        with suppress(ValueError):
+            self._alive.remove(entrant)
+
+    def close(self) -> None:
+        """End every process."""
+        for entrant in list(self._alive):
+            entrant.held.kill()
+        self._alive.clear()
+        self._pool.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _hold(self, trial: Trial) -> HeldRun:
+        number = next(self._numbers)
+        file = self.folder / f"trial-{number}.json"
+        write_json_aside(file, to_json(trial))
+        return HeldRun(self._pool.get(trial), trial, file, self.folder / f"held-{number}")
+
+
+class LiveEntrant:
+    """A held run in the race."""
+
+    def __init__(self, arena: LiveArena, setting: Setting, held: HeldRun, start_s: float) -> None:
+        self.setting, self.start_s, self.held = setting, start_s, held
+        self._arena = arena
+        self._step_s = 0.0
+
+    def sample(self) -> Sampling:
+        """One more short measurement; raises Rejected when a rank has failed."""
+        min_samples = 3 if 0.0 < self._step_s < SHORT_STEP_S else 1
+        run = self.held.sample(SAMPLE_S, min_samples)
+        if run.status != "ok":
+            raise Rejected(run.kind, run.reason)
+        _require_together(run, self.held.trial)
+        self._step_s = run.metrics["step_s"]
+        return Sampling(
+            throughput=run.metrics["samples_per_s"],
+            latency_s=run.metrics["latency_p50_s"],
+            check_error=run.metrics.get("check_error", 0.0),
+            memory_bytes=run.metrics.get("peak_memory_bytes", 0.0),
+            compile_s=run.metrics.get("compile_s", 0.0),
+        )
+
+    def leave(self) -> None:
+        """End the ranks."""
+        self._arena.forget(self)
+        self.held.close()
+        shutil.rmtree(self.held.folder, ignore_errors=True)
+
+
+def _require_together(run: Run, trial: Trial) -> None:
+    """Several processes of a step that trains are several trainings, not one."""
+    if trial.params["mode"] == "train" and trial.num_ranks > 1 and _independent(run.ranks):
+        raise Rejected("infeasible", "processes of a custom step do not train together")
+
+
+def _independent(ranks: Iterable[object]) -> bool:
+    return any(isinstance(rank, dict) and rank.get("independent") for rank in ranks)

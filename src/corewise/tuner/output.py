@@ -1,0 +1,47 @@
+"""The tuned file of a result: what `corewise launch --config` reads."""
+
+from pathlib import Path
+
+from corewise import __version__
+from corewise.launcher.adapt import read_fingerprint
+from corewise.spec.record import utc_now
+from corewise.spec.tuned import Measured, Subject, Tuned, write_tuned
+from corewise.tuner.answer import UNCONFIRMED
+from corewise.tuner.question import Tunable
+from corewise.tuner.result import UNIT, TuneResult
+
+
+def write_result(path: Path, tunable: Tunable, result: TuneResult) -> None:
+    """Write the winner's settings with the machine and the figures they were found by."""
+    write_tuned(path, tuned_of(tunable, result))
+
+
+def tuned_of(tunable: Tunable, result: TuneResult) -> Tuned:
+    """The result as a tuned file; figures only where fresh runs gave them."""
+    question, host = tunable.question, tunable.planner.host
+    params = {name: value for name, value in result.best.params.items() if name not in ("workload", "mode")}
+    params.pop("runtime", None)
+    return Tuned(
+        subject=Subject(workload=question.workload, mode=question.mode, runtime=question.runtime),
+        params={name: value for name, value in params.items() if value is not None},
+        machine=read_fingerprint(host.topology, host.allocation),
+        measured=measured_of(result),
+        environment=dict(question.environment),
+        corewise_version=__version__,
+        date=utc_now(),
+    )
+
+
+def measured_of(result: TuneResult) -> Measured | None:
+    """The figures of a result, where fresh runs gave them."""
+    if result.verdict == UNCONFIRMED or result.best.interval is None or result.default.interval is None:
+        return None
+    return Measured(
+        throughput=result.best.throughput,
+        interval=result.best.interval,
+        default_throughput=result.default.throughput,
+        default_interval=result.default.interval,
+        speedup=result.speedup,
+        speedup_interval=result.speedup_interval,
+        unit=UNIT,
+    )

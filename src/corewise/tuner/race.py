@@ -1,0 +1,132 @@
+"""Two entrants in turns: is the challenger better, by how much, and when is it plain enough to stop?"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from corewise.stats.quantiles import t_quantile
+from corewise.tuner.arena import Entrant, Sampling
+
+Outcome = Literal["won", "lost", "tied"]
+WORTH = 0.01  # of throughput: less is no reason for one more knob
+CLEARLY_WORSE = 0.12  # behind by this much after one sampling, and by so many standard deviations
+CLEARLY_WORSE_SDS = 4.0
+MIN_ROUNDS, MAX_ROUNDS = 3, 6
+CONFIDENCE = 0.95
+PRIOR_SD, PRIOR_DEGREES = 0.03, 4  # what neighbouring samplings usually differ by, before any is seen
+
+
+@dataclass
+class Noise:
+    """How much pairs of samplings scatter here, learnt from all races so far."""
+
+    squares: float = PRIOR_DEGREES * PRIOR_SD**2
+    degrees: float = PRIOR_DEGREES
+
+    def learn(self, log_ratios: Sequence[float]) -> None:
+        """Take in the pairs of one race."""
+        if len(log_ratios) > 1:
+            center = statistics.median(log_ratios)  # one disturbed pair shall not move it
+            self.squares += sum((each - center) ** 2 for each in log_ratios)
+            self.degrees += len(log_ratios) - 1
+
+    @property
+    def sd(self) -> float:
+        return math.sqrt(self.squares / self.degrees)
+
+    def half_width(self, num_pairs: int, own: Sequence[float]) -> float:
+        """Half the interval of a mean of so many pairs; their own scatter counts with the rest."""
+        mine = Noise(self.squares, self.degrees)
+        mine.learn(own)
+        return float(t_quantile(mine.degrees, (1 + CONFIDENCE) / 2)) * mine.sd / math.sqrt(num_pairs)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a challenger did against the incumbent; `log_ratio` above 0: it was faster."""
+
+    outcome: Outcome
+    log_ratio: float
+    half_width: float
+    samplings: tuple[Sampling, ...]  # the challenger's
+    log_latency: float = 0.0  # of its latency over the incumbent's; above 0: slower to answer
+
+    @property
+    def is_close(self) -> bool:
+        """True when a difference was not shown."""
+        return abs(self.log_ratio) <= self.half_width
+
+
+@dataclass
+class Racer:
+    """An entrant with what it has shown so far."""
+
+    entrant: Entrant
+    samplings: list[Sampling] = field(default_factory=list)
+    has_failed: bool = False
+
+    def run(self) -> float:
+        """The logarithm of the throughput of one more sampling."""
+        self.has_failed = True
+        self.samplings.append(self.entrant.sample())
+        self.has_failed = False
+        return math.log(self.samplings[-1].throughput)
+
+    def recent(self) -> float:
+        """What it lately did, as a logarithm."""
+        return statistics.median(math.log(each.throughput) for each in self.samplings[-3:])
+
+    def recent_latency(self, num: int) -> float:
+        """The latency of its last samplings, as a logarithm."""
+        return statistics.median(math.log(each.latency_s) for each in self.samplings[-num:])
+
+
+def race(incumbent: Racer, challenger: Entrant, noise: Noise, *, is_simpler: bool = False) -> Verdict:
+    """The verdict on a challenger; a simpler one wins a tie, another must be ahead by what is worth it."""
+    racer = Racer(challenger)
+    first = racer.run() - incumbent.recent()
+    if first < -max(CLEARLY_WORSE, CLEARLY_WORSE_SDS * noise.sd):
+        latency = racer.recent_latency(1) - incumbent.recent_latency(3)
+        return Verdict("lost", first, noise.half_width(1, ()), tuple(racer.samplings), latency)
+    worth = 0.0 if is_simpler else WORTH
+    pairs: list[float] = []
+    while True:
+        pairs.append(_round(incumbent, racer, challenger_first=len(pairs) % 2 == 1))
+        mean, half = _mean(pairs), noise.half_width(len(pairs), pairs)
+        if len(pairs) >= MIN_ROUNDS and (_is_plain(mean, half, worth) or len(pairs) == MAX_ROUNDS):
+            noise.learn(pairs)
+            latency = racer.recent_latency(len(pairs)) - incumbent.recent_latency(len(pairs))
+            outcome = _outcome(mean, half, worth, is_simpler)
+            return Verdict(outcome, mean, half, tuple(racer.samplings), latency)
+
+
+def _round(incumbent: Racer, challenger: Racer, *, challenger_first: bool) -> float:
+    """One sampling of each, the order changing from round to round so that drift falls on both."""
+    if challenger_first:
+        theirs = challenger.run()
+        return theirs - incumbent.run()
+    ours = incumbent.run()
+    return challenger.run() - ours
+
+
+def _mean(pairs: Sequence[float]) -> float:
+    """The mean of the pairs without the two outermost from five pairs on: one disturbance is forgiven."""
+    kept = sorted(pairs)[1:-1] if len(pairs) >= 5 else pairs
+    return statistics.fmean(kept)
+
+
+def _is_plain(mean: float, half: float, worth: float) -> bool:
+    """True when more rounds would hardly change the outcome."""
+    return mean - half > worth or mean + half < worth or half < WORTH / 2
+
+
+def _outcome(mean: float, half: float, worth: float, is_simpler: bool) -> Outcome:
+    if mean - half > 0 and mean > worth:
+        return "won"
+    if mean + half < 0:
+        return "lost"
+    if is_simpler:
+        return "won" if mean > -WORTH else "tied"
+    return "won" if mean > max(2 * WORTH, half / 2) else "tied"  # likely ahead: the fresh runs will tell

@@ -1,0 +1,129 @@
+"""The answer of a tuning as values; words and pages are made of it elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from corewise.tuner.space import LeftOut
+
+Interval = tuple[float, float]
+UNIT = "samples/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One setting with its figures."""
+
+    params: Mapping[str, Any]
+    words: str
+    throughput: float
+    interval: Interval | None = None  # None: not measured in fresh runs
+    latency_s: float = 0.0
+    memory_bytes: float = 0.0
+    compile_s: float = 0.0
+    check_error: float = 0.0
+    command: str = ""  # runs it once from a cold start
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        values["params"] = dict(self.params)
+        values["interval"] = list(self.interval) if self.interval else None
+        return values
+
+
+@dataclass(frozen=True)
+class Step:
+    """One more knob on the way from the default to the best."""
+
+    words: str  # what was changed
+    side: Side
+    gain: float  # over the step before
+    gain_interval: Interval | None
+    total: float  # over the default
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting that was raced, with what the race showed."""
+
+    words: str
+    params: Mapping[str, Any]
+    outcome: str
+    ratio: float  # to the default's throughput
+    throughput: float
+    latency_s: float
+    check_error: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneResult:
+    """What a tuning found; prints as text, and as a page in a notebook."""
+
+    name: str
+    mode: str
+    batch: int
+    machine: str
+    verdict: str  # faster | no difference | unconfirmed
+    default: Side
+    best: Side
+    hand: Side | None = None
+    speedup: float = 1.0
+    speedup_interval: Interval | None = None
+    speedup_over_hand: float | None = None
+    ladder: tuple[Step, ...] = ()
+    tied: tuple[Tried, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    finished: bool = True
+    seconds: float = 0.0
+    code: Mapping[str, str] = field(default_factory=dict)  # setting -> the line that applies it
+    command: str = ""  # of a script, as it was given
+    output: str = ""
+    store: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def trials(self) -> int:
+        """How many settings were started."""
+        return len(self.tried)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole as plain JSON values."""
+        return {
+            "subject": self.name,
+            "mode": self.mode,
+            "batch": self.batch,
+            "machine": self.machine,
+            "unit": UNIT,
+            "verdict": self.verdict,
+            "default": self.default.to_json(),
+            "best": self.best.to_json(),
+            "by_hand": self.hand.to_json() if self.hand else None,
+            "speedup": self.speedup,
+            "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
+            "speedup_over_hand": self.speedup_over_hand,
+            "ladder": [asdict(step) | {"side": step.side.to_json()} for step in self.ladder],
+            "tied": [asdict(each) for each in self.tied],
+            "tried": [asdict(each) for each in self.tried],
+            "not_tried": [{"what": each.what, "reason": each.reason} for each in self.left_out],
+            "finished": self.finished,
+            "trials": self.trials,
+            "seconds": self.seconds,
+            "code": dict(self.code),
+            "output": self.output,
+            "store": self.store,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        from corewise.tuner.words import answer_text
+
+        return answer_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from corewise.tuner.page import answer_html
+
+        return answer_html(self)

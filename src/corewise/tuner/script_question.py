@@ -1,0 +1,128 @@
+"""What of an untouched script can be tuned: the knobs that are set from outside."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corewise.engine.machine_view import PRELOADABLE, Host, planning_view, read_host
+from corewise.launcher.ranks import OUTSIDE_DEFAULTS
+from corewise.machine.libraries import find_library, install_hint
+from corewise.progress import LOADER_WORKERS
+from corewise.spec.axes import AXES
+from corewise.spec.errors import UserError
+from corewise.spec.expressions import Expression
+from corewise.spec.feasibility import Circumstances, reasons_against
+from corewise.tuner.knobs import LOADER_WORKERS as LOADER_WORKERS_TRIED
+from corewise.tuner.knobs import Asked, Offer, knobs_for
+from corewise.tuner.script import Script, placeholders
+from corewise.tuner.space import Knob, LeftOut, Space
+from corewise.workloads.base import Traits
+
+OUTSIDE = (*OUTSIDE_DEFAULTS, "loader_workers", "batch", "batch_scope")
+
+
+@dataclass(frozen=True)
+class ScriptTunable:
+    """A script on this machine, with the knobs that can be set from outside."""
+
+    script: Script
+    host: Host
+    offer: Offer
+
+    @property
+    def name(self) -> str:
+        return shlex.join(self.script.words)
+
+    @property
+    def mode(self) -> str:
+        return "script"
+
+    @property
+    def batch(self) -> int:
+        return self.script.batch or 1
+
+    @property
+    def space(self) -> Space:
+        return self.offer.space
+
+    def key(self) -> str:
+        """The same for the same command in the same folder on the same kind of machine."""
+        files = [self.script.folder / word for word in self.script.words]
+        sources = [
+            hashlib.sha256(f.read_bytes()).hexdigest() for f in files if f.suffix == ".py" and f.is_file()
+        ]
+        knobs = [[knob.name, [dict(choice) for choice in knob.choices]] for knob in self.space.knobs]
+        shape = self.host.allocation_shape()
+        parts = [self.script.words, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def make_script(
+    script: Script, fixed: Mapping[str, Any], *, distributed: bool, allow: Sequence[str] = ()
+) -> ScriptTunable:
+    """The script with its knobs here; a UserError where its command lacks what a wish needs."""
+    names = placeholders(script.words)
+    if distributed and ("batch_per_rank" not in names or script.batch is None):
+        raise UserError(
+            "--distributed keeps the global batch: write {batch_per_rank} where the command says each "
+            "process's batch, and give the global one with --batch"
+        )
+    if "batch_per_rank" in names and script.batch is None:
+        raise UserError("{batch_per_rank} needs the global batch: give it with --batch")
+    host = read_host()
+    prefix = Path(script.words[0]).absolute().parent.parent
+    found = {name for name in PRELOADABLE if find_library(name, python_prefix=prefix) is not None}
+    machine = planning_view(host, {name: Path(name) for name in found})
+    hints = {name: install_hint(name) for name in PRELOADABLE}
+    around = Circumstances(machine, None, hints)
+    fixed = dict(fixed) if distributed else {**fixed, "processes": 1}
+
+    def reason_against(params: Mapping[str, Any]) -> str:
+        complete = {**_defaults(), **params, "workload": "script", "mode": "infer", "runtime": "torch"}
+        return "; ".join(reasons_against(complete, around))
+
+    asked = Asked(
+        mode="train",
+        runtime="torch",
+        traits=Traits(),
+        fixed=fixed,
+        batch=script.batch or 1,
+        allow=(*allow, "batch-statistics") if distributed else allow,
+        machine=machine,
+    )
+    offer = knobs_for(asked, reason_against)
+    inside = [knob for knob in offer.space.knobs if not _from_outside(knob.choices)]
+    kept = tuple(knob for knob in offer.space.knobs if knob not in inside)
+    left_out = [each for each in offer.left_out if not each.reason.startswith("you fixed processes")]
+    left_out = [LeftOut(knob.name, "can only be set inside the script") for knob in inside] + [
+        each for each in left_out if not _is_inside(each)
+    ]
+    if not distributed:
+        left_out.append(LeftOut("several processes", "--distributed allows them, with {batch_per_rank}"))
+    if "loader_workers" in names or _reads_variable(script):
+        workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
+        kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
+    base = {name: value for name, value in offer.space.base.items() if name in OUTSIDE}
+    return ScriptTunable(script, host, Offer(Space(base, kept), tuple(left_out)))
+
+
+def _defaults() -> dict[str, Any]:
+    return {n: a.default for n, a in AXES.items() if not isinstance(a.default, Expression)} | {"threads": 1}
+
+
+def _reads_variable(script: Script) -> bool:
+    """Whether a file of the command speaks of the variable for loader workers."""
+    files = [script.folder / word for word in script.words if word.endswith(".py")]
+    return any(LOADER_WORKERS in each.read_text(errors="replace") for each in files if each.is_file())
+
+
+def _from_outside(choices: Sequence[Mapping[str, Any]]) -> bool:
+    return all(name in OUTSIDE for choice in choices for name in choice)
+
+
+def _is_inside(left_out: LeftOut) -> bool:
+    return any(word in left_out.reason for word in ("--allow", "freezing", "execution"))

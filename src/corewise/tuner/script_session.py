@@ -1,0 +1,193 @@
+"""The tuning of an untouched script: only what can be set from outside, whole starts as fresh runs."""
+
+import hashlib
+import json
+import random
+import shlex
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from corewise import __version__
+from corewise.launcher.adapt import read_fingerprint
+from corewise.progress import LOADER_WORKERS
+from corewise.spec.errors import UserError
+from corewise.spec.record import Record, utc_now
+from corewise.spec.tuned import Subject, Tuned, write_tuned
+from corewise.stats.estimate import process_interval
+from corewise.store.store import Store
+from corewise.tuner.answer import answer, choose
+from corewise.tuner.arena import Rejected
+from corewise.tuner.confirm import Confirmed
+from corewise.tuner.durations import spoken
+from corewise.tuner.found import Found, Judged
+from corewise.tuner.journal import Journal
+from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.output import measured_of
+from corewise.tuner.result import TuneResult
+from corewise.tuner.script import ScriptArena
+from corewise.tuner.script_question import OUTSIDE, ScriptTunable
+from corewise.tuner.search import Search
+from corewise.tuner.session import Follower, Interrupted, Kept, host_lease
+from corewise.tuner.space import Setting
+
+SEARCH_SHARE = 0.6
+MIN_STARTS, MAX_STARTS = 3, 8
+LIMIT_S = 600.0
+LEAST_LIMIT_S = 60.0
+
+
+class ScriptTuning:
+    """One tuning of a script; `run` gives the answer."""
+
+    def __init__(
+        self, tunable: ScriptTunable, store: Store, follower: Follower, *, budget_s: float, again: bool
+    ) -> None:
+        self.tunable, self.store, self.follower, self.budget_s = tunable, store, follower, budget_s
+        self.journal = Journal(store, tunable.key(), tunable.space)
+        if again:
+            self.journal.forget()
+        self.remembered = self.journal.read()
+        space = tunable.space
+        self.hand = space.near({**space.base, **BY_HAND})
+        self.began = time.monotonic()
+        self.found = Found(space.default)
+
+    def run(self) -> TuneResult:
+        """The answer; raises Interrupted with the best so far when the user stops it."""
+        self.follower.began(self.tunable, self.budget_s, self.remembered)
+        arena = ScriptArena(self.tunable.script, self.tunable.space, self.journal.work_folder)
+        try:
+            with host_lease(self.store, self.tunable):
+                self._search(arena)
+                confirmed = self._confirm(arena)
+        except KeyboardInterrupt:
+            if self.tunable.space.default not in self.found.judged:
+                raise
+            raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
+        finally:
+            arena.close()
+        choice = choose(self.tunable, self.found, self.hand, confirmed)
+        result = answer(self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice)
+        return self._finished(result)
+
+    def _search(self, arena: ScriptArena) -> None:
+        search = Search(
+            self.tunable.space,
+            arena,
+            Kept(self.follower, self.journal),
+            starts=[self.hand],
+            bounded_latency=False,
+            earlier=[each for each in self.remembered.judged if each.setting != self.tunable.space.default],
+        )
+        self.found = search.found
+        self.follower.phase("search")
+        try:
+            default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))
+        except Rejected as problem:
+            raise UserError(
+                f"the command does not run as it is, so nothing can be tuned: {problem}"
+            ) from None
+        self._require_budget(default)
+        if not self.remembered.finished:
+            search.run(self.began + SEARCH_SHARE * self.budget_s)
+        search.close()
+        search.found.finished = search.found.finished or self.remembered.finished
+        self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+
+    def _require_budget(self, default: Judged) -> None:
+        spent_s = time.monotonic() - self.began
+        needed_s = spent_s + 2 * MIN_STARTS * self._start_s(default)
+        if needed_s > self.budget_s:
+            raise UserError(
+                f"a budget of {spoken(self.budget_s)} is too short: the default took {spoken(spent_s)} "
+                f"to start and sample; give --budget {int(-(-needed_s // 10) * 10)}s at the least, "
+                "better ten times that"
+            )
+
+    def _start_s(self, judged: Judged) -> float:
+        return judged.start_s + 1.5 + judged.latency_s
+
+    def _confirm(self, arena: ScriptArena) -> Confirmed:
+        """Every setting that matters started afresh, in turns, as often as the time left allows."""
+        self.follower.phase("confirm")
+        space = self.tunable.space
+        settings = list(
+            dict.fromkeys((space.default, self.found.best, self.hand, *space.steps(self.found.best)))
+        )
+        default = self.found.judged[space.default]
+        round_s = sum(self._start_s(self.found.judged.get(each, default)) for each in settings)
+        left_s = self.began + self.budget_s - time.monotonic()
+        num_starts = int(min(MAX_STARTS, max(MIN_STARTS, left_s // max(round_s, 0.1))))
+        rates: dict[Setting, list[float]] = {each: [] for each in settings}
+        reasons: dict[Setting, str] = {}
+        dice = random.Random(self.tunable.name)
+        for _ in range(num_starts):
+            for setting in dice.sample(settings, len(settings)):
+                if setting not in reasons:
+                    try:
+                        rates[setting].append(_fresh(arena, setting))
+                    except Rejected as problem:
+                        reasons[setting] = problem.reason
+        records = {each: self._record(each, rates[each], reasons.get(each, "")) for each in settings}
+        for record in records.values():
+            self.store.append(record)
+        return Confirmed(records)
+
+    def _record(self, setting: Setting, rates: Sequence[float], reason: str) -> Record:
+        params = self.tunable.space.params(setting)
+        words = self.tunable.script.started_as(params, setting == self.tunable.space.default)
+        told = hashlib.sha256(json.dumps([words, utc_now(), rates]).encode()).hexdigest()[:16]
+        metrics = {}
+        if rates and not reason:
+            interval = process_interval(rates)
+            metrics = {"samples_per_s": interval.value, "latency_p50_s": 1 / statistics.median(rates)}
+            if interval.low is not None and interval.high is not None:
+                metrics |= {"samples_per_s_low": interval.low, "samples_per_s_high": interval.high}
+        return Record(
+            trial_id=told,
+            study=f"tune {self.tunable.name}",
+            status="failed" if reason else "ok",
+            reason=reason,
+            kind="exit" if reason else "",
+            params={**params, "workload": self.tunable.name, "mode": "script"},
+            metrics=metrics,
+            runs=tuple({"status": "ok", "metrics": {"samples_per_s": each}} for each in rates),
+            command=shlex.join(words),
+            machine=self.tunable.host.describe(),
+            corewise_version=__version__,
+            started_at=utc_now(),
+            finished_at=utc_now(),
+        )
+
+    def _finished(self, result: TuneResult) -> TuneResult:
+        seconds = time.monotonic() - self.began + self.remembered.seconds
+        command = shlex.join(self.tunable.script.filled(result.best.params))
+        return replace(result, seconds=seconds, store=str(self.store.path), command=command)
+
+
+def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) -> None:
+    """The tuned file of a script."""
+    params = {
+        name: value for name, value in result.best.params.items() if name in OUTSIDE and value is not None
+    }
+    tuned = Tuned(
+        subject=Subject(command=tunable.script.words),
+        params=params,
+        machine=read_fingerprint(tunable.host.topology, tunable.host.allocation),
+        measured=measured_of(result),
+        environment={LOADER_WORKERS: str(params["loader_workers"])} if "loader_workers" in params else {},
+        corewise_version=__version__,
+        date=utc_now(),
+    )
+    write_tuned(path, tuned)
+
+
+def _fresh(arena: ScriptArena, setting: Setting) -> float:
+    entrant = arena.enter(setting, LIMIT_S)
+    try:
+        return entrant.sample().throughput
+    finally:
+        entrant.leave()

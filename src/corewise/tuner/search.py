@@ -1,0 +1,256 @@
+"""The search: knob after knob from a good start, each challenger raced against the best so far.
+
+Why so and not by a sampler: knobs of this kind are few, discrete and act mostly by themselves, and starting a
+setting costs more than a sampling. Coordinate steps need a handful of starts, and paired samplings of
+processes that stay alive tell a few per cent apart where separate measurements drown them in drift.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling
+from corewise.tuner.found import Found, Judged, Watcher
+from corewise.tuner.race import Noise, Racer, Verdict, race
+from corewise.tuner.space import LeftOut, Setting, Space
+
+MAX_PASSES = 8
+MAX_PAIRS = 24  # of choices tried together after a pass that changed nothing
+HOPELESS = -0.15  # a choice that lost by more is not tried again beside other choices
+LATENCY_SLACK = 0.02  # a latency within this of the default's is not worse
+FIRST_SAMPLINGS = 3  # of the default
+SLOWEST_START = 5.0  # times the usual, after which a candidate is given up
+LEAST_LIMIT_S = 30.0
+COSTLY_LIMIT_S = 240.0
+COSTLY = 4.0  # times the usual cost, as a guess for what is compiled
+
+
+class Search:
+    """One search; `run` may be interrupted, `found` then holds the best so far."""
+
+    def __init__(
+        self,
+        space: Space,
+        arena: Arena,
+        watcher: Watcher,
+        *,
+        starts: Sequence[Setting],
+        bounded_latency: bool,
+        earlier: Sequence[Judged] = (),
+    ) -> None:
+        self.space, self.arena, self.watcher = space, arena, watcher
+        self.starts, self.bounded_latency = starts, bounded_latency
+        self.noise = Noise()
+        self.found = Found(space.default)
+        self._incumbent: Racer | None = None
+        self._costs_s: list[float] = []
+        self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
+        self._untried: dict[str, None] = {}  # in words
+        for each in earlier:
+            self._remember(each)
+
+    def run_default(self, limit_s: float) -> Judged:
+        """The default, entered and sampled; raises Rejected when it does not run at all."""
+        known = self.found.judged.get(self.space.default)
+        if known is not None:
+            return known
+        self.watcher.trying(self.space.default)
+        began = self.arena.now()
+        racer = Racer(self.arena.enter(self.space.default, limit_s))
+        self._incumbent = racer
+        for _ in range(FIRST_SAMPLINGS):
+            racer.run()
+        self._costs_s.append(self.arena.now() - began)
+        judged = _described(racer.samplings, self.space.default, "default", start_s=racer.entrant.start_s)
+        self._keep(judged)
+        return judged
+
+    def run(self, deadline: float) -> Found:
+        """Search until neither one knob nor two together change anything, or until the deadline."""
+        for start in self.starts:
+            self._challenge(start, deadline, self.space.words(start))
+        for number in range(MAX_PASSES):
+            before = self.found.best
+            for knob in range(len(self.space.knobs)):
+                self._vary(knob, deadline, is_first=number == 0)
+            for knob, each in enumerate(self.space.knobs):  # last: what is compiled takes long
+                for choice in sorted(each.costly):
+                    self._challenge_choice(knob, choice, deadline)
+            if self._untried:
+                break
+            if self.found.best == before and not self._vary_two(deadline):
+                break
+        self.found.finished = not self._untried
+        self.close()
+        reason = "no time was left; the same command again goes on, or give a longer --budget"
+        self.found.untried = tuple(LeftOut(words, reason) for words in self._untried)
+        return self.found
+
+    def _vary_two(self, deadline: float) -> bool:
+        """True when two knobs changed together have won: each alone may lose what both gain together.
+
+        Pairs of choices that lost least alone come first; so many are tried.
+        """
+        best, num_tried = self.found.best, 0
+        for changes in self._pairs():
+            setting = best
+            for knob, choice in changes:
+                setting = self.space.changed(setting, knob, choice)
+            if setting in self.found.judged:
+                continue
+            if num_tried == MAX_PAIRS:
+                break
+            num_tried += 1
+            costly = any(choice in self.space.knobs[knob].costly for knob, choice in changes)
+            if self._challenge(setting, deadline, self.space.words(setting), costly=costly):
+                return True
+        return False
+
+    def _pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Changes of two knobs of the best so far, those that lost least one by one first."""
+        best = self.found.best
+        alone = {at: loss for at, loss in self._losses.items() if loss > -math.inf and best[at[0]] != at[1]}
+        found = [pair for pair in itertools.combinations(alone, 2) if pair[0][0] != pair[1][0]]
+        return sorted(found, key=lambda pair: -alone[pair[0]] - alone[pair[1]])
+
+    def close(self) -> None:
+        """End what is still alive."""
+        if self._incumbent is not None:
+            self._incumbent.entrant.leave()
+            self._incumbent = None
+
+    def _vary(self, knob: int, deadline: float, *, is_first: bool) -> None:
+        if self.space.knobs[knob].ladders:
+            self._climb(knob, deadline, is_first=is_first)
+            return
+        for choice in range(len(self.space.knobs[knob].choices)):
+            if choice not in self.space.knobs[knob].costly:
+                self._challenge_choice(knob, choice, deadline)
+
+    def _climb(self, knob: int, deadline: float, *, is_first: bool) -> None:
+        """Up every ladder of the knob: first its end and its middle, then the neighbours of the best."""
+        for ladder in self.space.knobs[knob].ladders:
+            if is_first:
+                for choice in dict.fromkeys((ladder[-1], ladder[len(ladder) // 2])):
+                    self._challenge_choice(knob, choice, deadline)
+            elif self.found.best[knob] not in ladder:
+                continue
+            while self._step_up(knob, ladder, deadline):
+                pass
+
+    def _step_up(self, knob: int, ladder: Sequence[int], deadline: float) -> bool:
+        """True when a neighbour on the ladder has won."""
+        if self.found.best[knob] not in ladder:
+            return False
+        place = ladder.index(self.found.best[knob])
+        neighbours = [ladder[i] for i in (place + 1, place - 1) if 0 <= i < len(ladder)]
+        return any(self._challenge_choice(knob, choice, deadline) for choice in neighbours)
+
+    def _challenge_choice(self, knob: int, choice: int, deadline: float) -> bool:
+        """True when the best so far with another choice of one knob has won."""
+        if choice == self.found.best[knob] or self._losses.get((knob, choice), 0.0) < HOPELESS:
+            return False
+        setting = self.space.changed(self.found.best, knob, choice)
+        words = self.space.knobs[knob].words(choice)
+        costly = choice in self.space.knobs[knob].costly
+        won = self._challenge(setting, deadline, words, costly=costly)
+        judged = self.found.judged.get(setting)
+        if judged is not None and judged.against == self.found.best:
+            lost_by = judged.score - self.found.score
+            hopeless = judged.outcome == "rejected" and judged.kind != "infeasible"
+            self._losses[knob, choice] = -math.inf if hopeless else lost_by
+        return won
+
+    def _challenge(self, setting: Setting, deadline: float, words: str, *, costly: bool = False) -> bool:
+        """True when the setting has won over the best so far; a setting is judged only once."""
+        if setting == self.found.best or setting in self.found.judged:
+            return False
+        usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
+        if self.arena.now() + usual_s * (COSTLY if costly else 1.0) > deadline:
+            self._untried[words] = None
+            return False
+        self.watcher.trying(setting)
+        began = self.arena.now()
+        judged, racer = self._judge(setting, usual_s, costly)
+        if not costly:
+            self._costs_s.append(self.arena.now() - began)
+        self._keep(judged)
+        if racer is None:
+            return False
+        self.close()
+        self._incumbent = racer
+        return True
+
+    def _judge(
+        self, setting: Setting, usual_s: float, costly: bool, *, once_more: bool = True
+    ) -> tuple[Judged, Racer | None]:
+        """What becomes of the setting, and its racer when it has won."""
+        incumbent, best = self._standing(), self.found.best
+        limit_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
+        entrant: Entrant | None = None
+        try:
+            entrant = self.arena.enter(setting, limit_s)
+            simpler = self.space.num_changed(setting) < self.space.num_changed(best)
+            verdict = race(incumbent, entrant, self.noise, is_simpler=simpler)
+        except Rejected as problem:
+            if entrant is not None:
+                entrant.leave()
+            if incumbent.has_failed:  # not the challenger's fault: the best so far starts again
+                self.close()
+                if once_more:
+                    return self._judge(setting, usual_s, costly, once_more=False)
+            return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
+        judged = self._of_verdict(setting, verdict, entrant.start_s)
+        if judged.outcome == "won":
+            return judged, Racer(entrant, list(verdict.samplings))
+        entrant.leave()
+        return judged, None
+
+    def _of_verdict(self, setting: Setting, verdict: Verdict, start_s: float) -> Judged:
+        outcome, reason = str(verdict.outcome), ""
+        best = self.found.judged.get(self.found.best)
+        latency_score = (best.latency_score if best else 0.0) + verdict.log_latency
+        slack = max(LATENCY_SLACK, verdict.half_width)
+        if outcome == "won" and self.bounded_latency and latency_score > slack:
+            outcome, reason = "latency", "its latency is worse than the default's"
+        return _described(
+            verdict.samplings,
+            setting,
+            outcome,
+            score=self.found.score + verdict.log_ratio,
+            half_width=verdict.half_width,
+            latency_score=latency_score,
+            start_s=start_s,
+            reason=reason,
+            against=self.found.best,
+        )
+
+    def _standing(self) -> Racer:
+        """The best so far, started again where an earlier search or its own end has left none."""
+        if self._incumbent is None:
+            self._incumbent = Racer(self.arena.enter(self.found.best, COSTLY_LIMIT_S))
+        while len(self._incumbent.samplings) < 2:
+            self._incumbent.run()
+        return self._incumbent
+
+    def _keep(self, judged: Judged) -> None:
+        self._remember(judged)
+        self.watcher.judged(judged, self.found.best, self.found.score)
+
+    def _remember(self, judged: Judged) -> None:
+        self.found.judged[judged.setting] = judged
+        if judged.outcome == "won":
+            self.found.best = judged.setting
+
+
+def _described(samplings: Sequence[Sampling], setting: Setting, outcome: str, **more: object) -> Judged:
+    """What the samplings of a setting say of it."""
+    return Judged(
+        setting,
+        outcome,
+        throughput=statistics.median(each.throughput for each in samplings),
+        latency_s=statistics.median(each.latency_s for each in samplings),
+        check_error=max(each.check_error for each in samplings),
+        **more,  # type: ignore[arg-type]
+    )

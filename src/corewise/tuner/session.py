@@ -1,0 +1,244 @@
+"""One tuning from beginning to end: search, fresh runs, cold starts, answer; goes on where one stopped."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol as Interface
+
+from corewise.engine.heartbeat import Heartbeat
+from corewise.engine.run import Observer
+from corewise.spec.errors import UserError
+from corewise.spec.trial import Protocol
+from corewise.store.leases import acquire
+from corewise.store.store import Store
+from corewise.tuner.answer import Answerable, Choice, answer, choose
+from corewise.tuner.arena import Rejected
+from corewise.tuner.cold import ColdStart, start_cold
+from corewise.tuner.confirm import (
+    BESIDE,
+    EFFORTS,
+    MAIN,
+    USUAL,
+    Confirmed,
+    confirm,
+    effort_s,
+    fitting_effort,
+    protocols_for,
+    require_budget,
+)
+from corewise.tuner.durations import spoken
+from corewise.tuner.found import Found, Judged, Watcher
+from corewise.tuner.journal import Journal, Remembered
+from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.known import known_settings
+from corewise.tuner.live import LiveArena
+from corewise.tuner.question import Tunable
+from corewise.tuner.result import TuneResult
+from corewise.tuner.search import Search
+from corewise.tuner.space import Setting
+
+LEAST_SHARE, MOST_SHARE = 0.25, 0.6  # of the budget, set aside for fresh runs
+LEAST_LIMIT_S, LONGEST_RUN = 120.0, 20.0  # of a fresh run: seconds, and times the default's start
+
+
+class Follower(Watcher, Interface):
+    """Who follows a tuning."""
+
+    def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None: ...
+    def phase(self, name: str) -> None: ...
+    def observer(self) -> Observer: ...
+
+
+class Interrupted(KeyboardInterrupt):
+    """A tuning was stopped by its user; the best so far is in the result."""
+
+    def __init__(self, result: TuneResult) -> None:
+        super().__init__("stopped")
+        self.result = result
+
+
+class Tuning:
+    """A question, a store and a budget; `run` gives the answer."""
+
+    def __init__(
+        self, tunable: Tunable, store: Store, follower: Follower, *, budget_s: float, again: bool = False
+    ) -> None:
+        self.tunable, self.store, self.follower, self.budget_s = tunable, store, follower, budget_s
+        self.journal = Journal(store, tunable.key(), tunable.space)
+        if again:
+            self.journal.forget()
+        self.remembered = self.journal.read()
+        self.hand = tunable.space.near({**tunable.space.base, **BY_HAND})
+        self.began = time.monotonic()
+        self.found = Found(tunable.space.default)
+
+    def run(self) -> TuneResult:
+        """The answer; raises Interrupted with the best so far when the user stops it."""
+        self.follower.began(self.tunable, self.budget_s, self.remembered)
+        try:
+            with host_lease(self.store, self.tunable):
+                self.found = self._search()
+            confirmed, choice = self._confirm()
+            cold = self._cold(confirmed, choice)
+        except KeyboardInterrupt:
+            if self.tunable.space.default not in self.found.judged:
+                raise
+            raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
+        notes = [
+            told for setting, each in cold.items() if (told := each.disagreement(confirmed.records[setting]))
+        ]
+        result = answer(
+            self.tunable,
+            self.found,
+            confirmed=confirmed,
+            hand=self.hand,
+            choice=choice,
+            cold=cold,
+            notes=notes,
+        )
+        return self._finished(result)
+
+    def _search(self) -> Found:
+        arena = LiveArena(self.tunable, self.journal.work_folder)
+        search = Search(
+            self.tunable.space,
+            arena,
+            Kept(self.follower, self.journal),
+            starts=tuple(dict.fromkeys((self.hand, *known_settings(self.tunable, self.store)))),
+            bounded_latency=self.tunable.question.mode == "infer",
+            earlier=self.remembered.judged,
+        )
+        self.found = search.found
+        try:
+            self.follower.phase("search")
+            default = self._default(search)
+            if not self.remembered.finished:
+                search.run(self.began + self.budget_s - self._set_aside_s(default))
+            else:
+                search.found.finished = True
+        except Rejected as problem:  # of the best so far, when it had to be started again
+            raise UserError(
+                f"{self.tunable.question.name}: the best so far failed: {problem.reason}"
+            ) from None
+        finally:
+            arena.close()
+        self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+        return search.found
+
+    def _default(self, search: Search) -> Judged:
+        """The default's first figures; a UserError where it does not run, or the budget is too short."""
+        known = self.tunable.space.default in search.found.judged
+        limit_s = max(self.budget_s, LEAST_LIMIT_S)
+        try:
+            default = search.run_default(limit_s)
+        except Rejected as problem:
+            if problem.kind == "timeout":
+                raise UserError(
+                    f"a budget of {spoken(self.budget_s)} is too short: the default alone needs more than "
+                    f"{spoken(limit_s)} to start and take its first steps; give a longer --budget"
+                ) from None
+            raise UserError(
+                f"{self.tunable.question.name} does not run as it is, so nothing can be tuned: "
+                f"{problem.reason}"
+            ) from None
+        if not known:
+            spent_s = time.monotonic() - self.began
+            require_budget(self.budget_s, spent_s, default, spoken(self.budget_s))
+        return default
+
+    def _set_aside_s(self, default: Judged) -> float:
+        """Seconds of the budget kept for the fresh runs."""
+        quicker = replace(default, latency_s=default.latency_s / 1.5)
+        needed_s = effort_s(EFFORTS[USUAL], [default, quicker], [quicker] * 3)
+        return min(max(needed_s, LEAST_SHARE * self.budget_s), MOST_SHARE * self.budget_s)
+
+    def _roles(self) -> dict[Setting, str]:
+        """The settings to measure anew: two decide, the hand setting and the ladder's steps stand beside."""
+        space, best = self.tunable.space, self.found.best
+        roles = dict.fromkeys((space.default, best), MAIN)
+        for setting in (self.hand, *space.steps(best)):
+            roles.setdefault(setting, BESIDE)
+        return roles
+
+    def _confirm(self) -> tuple[Confirmed, Choice]:
+        self.follower.phase("confirm")
+        roles = self._roles()
+        confirmed = confirm(self.tunable, self.store, self.follower.observer(), roles, self._protocols(roles))
+        default = confirmed.records.get(self.tunable.space.default)
+        if default is None or default.status != "ok":
+            reason = default.reason if default is not None else "no record"
+            raise UserError(f"the default failed when measured in fresh processes: {reason}")
+        return confirmed, choose(self.tunable, self.found, self.hand, confirmed)
+
+    def _protocols(self, roles: Mapping[Setting, str]) -> dict[str, Protocol]:
+        """As an earlier call chose them, so that its runs count; else what fits into the time left."""
+        if self.remembered.protocols and len(self.found.judged) == len(self.remembered.judged):
+            return self.remembered.protocols
+        default = self.found.judged[self.tunable.space.default]
+        known = {setting: self.found.judged.get(setting, default) for setting in roles}
+        main = [known[setting] for setting, role in roles.items() if role == MAIN]
+        beside = [known[setting] for setting, role in roles.items() if role == BESIDE]
+        left_s = self.began + self.budget_s - time.monotonic()
+        effort = (
+            fitting_effort(left_s, main, beside) if len(known) > 1 else EFFORTS[USUAL]
+        )  # nothing to decide
+        limit_s = max(LEAST_LIMIT_S, LONGEST_RUN * max(each.start_s for each in known.values()))
+        protocols = protocols_for(effort, limit_s)
+        self.journal.chosen(protocols)
+        return protocols
+
+    def _cold(self, confirmed: Confirmed, choice: Choice) -> dict[Setting, ColdStart]:
+        """The printed commands of default and winner, each started once from cold."""
+        self.follower.phase("cold")
+        assert confirmed.plan is not None
+        by_id = {trial.trial_id: trial for trial in confirmed.plan.trials}
+        found = {}
+        for setting in dict.fromkeys((self.tunable.space.default, choice.winner)):
+            record = confirmed.records[setting]
+            found[setting] = start_cold(confirmed.plan, by_id[record.trial_id], self.store)
+            if found[setting].disagreement(record):  # once more: a single start may have been disturbed
+                found[setting] = start_cold(confirmed.plan, by_id[record.trial_id], self.store)
+        return found
+
+    def _finished(self, result: TuneResult) -> TuneResult:
+        seconds = time.monotonic() - self.began + self.remembered.seconds
+        return replace(result, seconds=seconds, store=str(self.store.path))
+
+
+@contextmanager
+def host_lease(store: Store, tunable: Answerable) -> Iterator[None]:
+    """Nobody else measures on this host meanwhile."""
+    who = {"study": f"tune {tunable.name}"}
+    lease = acquire(store.leases_folder, f"host-{tunable.host.facts.hostname}", who)
+    beating = Heartbeat(lease)
+    try:
+        yield
+    finally:
+        beating.stop()
+        lease.release()
+
+
+class Kept:
+    """Passes on what a search tells, and keeps it."""
+
+    def __init__(self, follower: Follower, journal: Journal) -> None:
+        self.follower, self.journal = follower, journal
+
+    def trying(self, setting: Setting) -> None:
+        self.follower.trying(setting)
+
+    def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
+        self.journal.judged(found)
+        self.follower.judged(found, incumbent, score)
+
+
+def require_output(path: Path) -> None:
+    """A file that cannot be written is told before anything is measured."""
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"{path} cannot be written; name a file in a folder that you can write to: --output")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UserError(f"{path} exists and is not yours to write; name another file with --output")

@@ -1,0 +1,116 @@
+"""The answer in words and as HTML, from made-up results."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from corewise.spec.errors import UserError
+from corewise.tuner.durations import read_duration, spoken
+from corewise.tuner.result import Side, Step, Tried, TuneResult
+from corewise.tuner.space import LeftOut
+from corewise.tuner.words import answer_text, latency_front
+
+DEFAULT = Side(
+    params={"processes": 1}, words="default", throughput=18.3, interval=(18.1, 18.5), latency_s=3.5
+)
+BEST = Side(
+    params={"processes": 8},
+    words="8×2, channels_last",
+    throughput=39.0,
+    interval=(38.5, 39.4),
+    latency_s=1.6,
+    memory_bytes=3 << 30,
+    command="env OMP_NUM_THREADS=2 python worker run trial.json",
+)
+RESULT = TuneResult(
+    name="resnet50 train",
+    mode="infer",
+    batch=64,
+    machine="16 cores of a Xeon",
+    verdict="faster",
+    default=DEFAULT,
+    best=BEST,
+    speedup=2.13,
+    speedup_interval=(2.09, 2.17),
+    ladder=(Step("channels_last", replace(DEFAULT, throughput=30.0), 1.64, (1.6, 1.7), 1.64),),
+    tied=(Tried("4×4", {}, "tied", 2.1, 38.9, 1.7),),
+    tried=(
+        Tried("default", {}, "default", 1.0, 18.3, 3.5),
+        Tried("batch 128", {}, "latency", 2.6, 47.0, 5.0),
+        Tried("jemalloc <x>", {}, "rejected", 0.0, 0.0, 0.0, reason="wrong numbers: error 0.5"),
+        Tried("8×2, channels_last", {}, "won", 2.13, 39.0, 1.6),
+    ),
+    left_out=(LeftOut("bfloat16", "fewer digits; allow it with --allow lower-precision"),),
+    code={"memory_format: channels_last": "model = model.to(memory_format=torch.channels_last)"},
+    output="tuned.yaml",
+    seconds=200,
+)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "8×2, channels_last: 2.13× (2.09 to 2.17) as fast as the default.",
+        "18.3 (18.1 to 18.5)",
+        "3.00 GiB",
+        "+ channels_last",
+        "1.64× (1.60 to 1.70)",
+        "4×4 (2.10× the default)",
+        "jemalloc <x>: wrong numbers: error 0.5",
+        "bfloat16: fewer digits; allow it with --allow lower-precision",
+        "model = model.to(memory_format=torch.channels_last)",
+        "corewise launch --config tuned.yaml -- python train.py",
+        "env OMP_NUM_THREADS=2 python worker run trial.json",
+        "its latency is worse than the default's",
+        "4 settings started, 3 min 20 s",
+    ],
+)
+def test_the_text_tells(told: str) -> None:
+    assert told in answer_text(RESULT)
+
+
+def test_no_difference_is_said_plainly() -> None:
+    text = answer_text(replace(RESULT, verdict="no difference", best=DEFAULT, ladder=(), code={}))
+    assert "No difference: nothing that was tried is faster" in text
+    assert "corewise launch" not in text
+
+
+def test_an_unconfirmed_result_says_so() -> None:
+    assert "not confirmed by fresh runs" in answer_text(replace(RESULT, verdict="unconfirmed"))
+
+
+def test_the_page_shows_the_ladder_and_escapes_what_it_quotes() -> None:
+    html = RESULT._repr_html_()
+    assert "<svg" in html
+    assert "jemalloc &lt;x&gt;" in html
+    assert "<script" not in html
+
+
+def test_json_has_the_names_others_rely_on() -> None:
+    values = json.loads(json.dumps(RESULT.to_json()))
+    assert {"default", "best", "speedup", "tied", "trials", "seconds"} <= set(values)
+    assert {"params", "throughput", "interval"} <= set(values["best"])
+    assert values["best"]["interval"] == [38.5, 39.4]
+    assert values["trials"] == 4
+
+
+def test_the_front_of_latency_holds_what_nothing_beats_in_both() -> None:
+    assert [each.words for each in latency_front(RESULT.tried)] == ["8×2, channels_last", "batch 128"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("90s", 90), ("1h30m", 5400), ("45", 45), ("2 min", 120), (1.5, 1.5)]
+)
+def test_durations_are_read_as_people_write_them(text: str | float, seconds: float) -> None:
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-5", "0", "10m later", "nan"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--budget"):
+        read_duration(text)
+
+
+def test_durations_are_said_in_two_units() -> None:
+    assert [spoken(each) for each in (0.5, 45, 200, 7500)] == ["0.5 s", "45 s", "3 min 20 s", "2 h 5 min"]

@@ -1,0 +1,116 @@
+"""What is decided from fresh runs: the effort, the budget, the winner, and honesty."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from made_arena import space
+
+from corewise.spec.errors import UserError
+from corewise.spec.record import Record
+from corewise.tuner.answer import choose
+from corewise.tuner.cold import ColdStart
+from corewise.tuner.confirm import (
+    EFFORTS,
+    MAIN,
+    Confirmed,
+    effort_s,
+    fitting_effort,
+    protocols_for,
+    require_budget,
+)
+from corewise.tuner.found import Found, Judged
+from corewise.tuner.knobs import Offer
+from corewise.tuner.space import Setting, Space
+
+TWO = space(a=(0, 1), b=(0, 1))
+DEFAULT, BEST, HAND = (0, 0), (1, 1), (1, 0)
+QUICK = Judged(DEFAULT, "default", throughput=100.0, latency_s=0.01, start_s=0.5)
+
+
+@dataclass(frozen=True)
+class About:
+    """Something to answer for."""
+
+    name: str = "made up"
+    mode: str = "infer"
+    batch: int = 4
+    host: Any = None
+    space: Space = TWO
+    offer: Offer = Offer(TWO, ())  # noqa: RUF009
+
+
+def record(rates: Sequence[float], latency_s: float = 0.01) -> Record:
+    return Record(
+        trial_id=f"{random.random()}",
+        study="tune",
+        status="ok" if rates else "failed",
+        metrics={"samples_per_s": sorted(rates)[len(rates) // 2], "latency_p50_s": latency_s}
+        if rates
+        else {},
+        runs=tuple({"status": "ok", "metrics": {"samples_per_s": rate}} for rate in rates),
+    )
+
+
+def winner(records: Mapping[Setting, Record], best: Setting = BEST) -> Setting:
+    return choose(About(), Found(best), HAND, Confirmed(records)).winner
+
+
+def drawn(dice: random.Random, mean: float, num: int = 5, sd: float = 0.02) -> list[float]:
+    return [mean * math.exp(dice.gauss(0, sd)) for _ in range(num)]
+
+
+def test_a_winner_by_fresh_runs_wins() -> None:
+    assert winner({DEFAULT: record([10, 10.1, 9.9]), BEST: record([20, 20.1, 19.8])}) == BEST
+
+
+def test_the_hand_setting_wins_when_fresh_runs_show_it_ahead_of_the_searchs_best() -> None:
+    rates = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([15, 15.1, 14.9]), HAND: record([20, 20.1, 19.9])}
+    assert winner(rates) == HAND
+
+
+def test_a_best_that_fails_or_answers_later_in_fresh_runs_does_not_win() -> None:
+    default = record([10, 10.1, 9.9])
+    assert winner({DEFAULT: default, BEST: record([])}) == DEFAULT
+    assert winner({DEFAULT: default, BEST: record([20, 20.1, 19.9], latency_s=0.02)}) == DEFAULT
+
+
+def test_equal_settings_are_told_apart_in_no_more_than_one_case_in_twenty() -> None:
+    dice = random.Random(4)
+    wrong = sum(
+        winner({each: record(drawn(dice, 100.0)) for each in (DEFAULT, BEST, HAND)}) != DEFAULT
+        for _ in range(1000)
+    )
+    assert wrong <= 50
+
+
+def test_the_more_time_there_is_the_more_careful_are_the_fresh_runs() -> None:
+    needs_s = [effort_s(each, [QUICK] * 2, [QUICK] * 3) for each in EFFORTS]
+    assert needs_s == sorted(needs_s, reverse=True)
+    assert fitting_effort(needs_s[0] + 1, [QUICK] * 2, [QUICK] * 3) == EFFORTS[0]
+    assert fitting_effort(needs_s[2] + 0.01, [QUICK] * 2, [QUICK] * 3) == EFFORTS[2]
+    assert fitting_effort(0.0, [QUICK] * 2, []) == EFFORTS[-1]
+
+
+def test_the_least_effort_measures_the_two_that_decide_alone() -> None:
+    assert set(protocols_for(EFFORTS[-1], 60.0)) == {MAIN}
+    assert all(each.num_main >= 3 for each in EFFORTS)
+
+
+def test_a_budget_for_less_than_two_settings_is_refused_with_what_is_needed() -> None:
+    require_budget(100.0, 2.0, QUICK, "100 s")
+    with pytest.raises(UserError, match=r"too short.*--budget 20s or more"):
+        require_budget(3.0, 2.0, QUICK, "3 s")
+
+
+@pytest.mark.parametrize(("rate", "agrees"), [(100.0, True), (91.0, True), (109.0, True), (80.0, False)])
+def test_a_cold_start_that_disagrees_by_more_than_a_tenth_is_told(rate: float, agrees: bool) -> None:
+    told = ColdStart("run", rate).disagreement(record([100.0, 100.0, 100.0]))
+    assert (told == "") is agrees
+
+
+def test_a_command_that_fails_from_cold_is_told() -> None:
+    assert "no such file" in ColdStart("run", 0.0, "no such file").disagreement(record([1.0]))

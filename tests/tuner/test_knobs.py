@@ -1,0 +1,152 @@
+"""Which knobs there are, and what is left out with its reason."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from corewise.spec.feasibility import MachineView
+from corewise.tuner.knobs import BY_HAND, Asked, Offer, knobs_for
+from corewise.workloads.base import Traits
+
+SIXTEEN = MachineView(16, 16)
+PLAIN = Traits(takes_images=True, has_batch_norm=False, has_dropout=False)
+NORMED = Traits(takes_images=True, has_batch_norm=True, has_dropout=False)
+
+
+def offer(mode: str = "infer", traits: Traits = PLAIN, machine: MachineView = SIXTEEN, **more: Any) -> Offer:
+    asked = Asked(
+        mode=mode,
+        runtime=more.get("runtime", "torch"),
+        traits=traits,
+        fixed=more.get("fixed", {}),
+        batch=more.get("batch", 64),
+        allow=more.get("allow", ()),
+        machine=machine,
+    )
+    return knobs_for(asked, more.get("reason_against", lambda params: ""))
+
+
+def choices(found: Offer, knob: str) -> list[Mapping[str, Any]]:
+    place = found.space.index(knob)
+    return [] if place is None else list(found.space.knobs[place].choices)
+
+
+def reasons(found: Offer, word: str) -> list[str]:
+    return [each.reason for each in found.left_out if word in each.what]
+
+
+def test_the_stock_default_is_one_unpinned_process_on_all_cores() -> None:
+    space = offer().space
+    params = space.params(space.default)
+    assert (params["processes"], params["threads"], params["bind"], params["batch"]) == (1, 16, "none", 64)
+    assert space.num_changed(space.default) == 0
+    assert space.words(space.default) == "default"
+
+
+def test_every_factorisation_and_fewer_threads_are_shapes() -> None:
+    shapes = {(each["processes"], each["threads"]) for each in choices(offer(), "shape")}
+    assert {(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (1, 8), (1, 4)} <= shapes
+
+
+def test_smt_adds_shapes_only_where_there_are_siblings() -> None:
+    assert not any(each.get("smt") for each in choices(offer(), "shape"))
+    with_siblings = choices(offer(machine=MachineView(8, 16)), "shape")
+    assert {"processes": 16, "threads": 1, "smt": True} in with_siblings
+
+
+def test_processes_that_train_together_need_permission_where_statistics_depend_on_the_batch() -> None:
+    refused = offer("train", NORMED)
+    assert all(each["processes"] == 1 for each in choices(refused, "shape"))
+    assert any("--allow batch-statistics" in reason for reason in reasons(refused, "2×8"))
+    assert any(each["processes"] == 8 for each in choices(offer("train", PLAIN), "shape"))
+    allowed = offer("train", NORMED, allow=("batch-statistics",))
+    assert any(each["processes"] == 8 for each in choices(allowed, "shape"))
+
+
+def test_lower_precision_and_batch_need_permission() -> None:
+    assert choices(offer(), "precision") == choices(offer(), "batch") == choices(offer(), "denormals") == []
+    assert any("--allow lower-precision" in reason for reason in reasons(offer(), "bfloat16"))
+    assert {"dtype": "bfloat16"} in choices(offer(allow=("lower-precision",)), "precision")
+    assert choices(offer(allow=("batch",), batch=4), "batch")[0] == {"batch": 4}
+    assert {"batch": 16} in choices(offer(allow=("batch",), batch=4), "batch")
+
+
+def test_another_batch_needs_permission_even_where_it_is_the_axis_default() -> None:
+    assert choices(offer(batch=4), "batch") == []
+
+
+def test_what_the_machine_lacks_is_left_out_with_its_reason() -> None:
+    def lacking(params: Mapping[str, Any]) -> str:
+        return "jemalloc is not installed here" if params.get("allocator") == "jemalloc" else ""
+
+    found = offer(reason_against=lacking)
+    assert {"allocator": "jemalloc"} not in choices(found, "allocator")
+    assert reasons(found, "jemalloc") == ["jemalloc is not installed here"]
+
+
+def test_memory_policies_are_knobs_only_with_several_numa_nodes() -> None:
+    assert choices(offer(), "memory_policy") == []
+    assert choices(offer(machine=MachineView(16, 16, num_numa_nodes=2)), "memory_policy")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"),
+    [
+        ({"threads": 4}, {(1, 4), (4, 4)}),
+        ({"processes": 2}, {(2, 8)}),
+        ({"processes": 1, "threads": 16}, set()),
+    ],
+)
+def test_a_fixed_axis_is_not_varied(fixed: dict[str, int], expected: set[tuple[int, int]]) -> None:
+    found = offer(fixed=fixed)
+    params = found.space.params(found.space.default)
+    assert all(params[name] == value for name, value in fixed.items())
+    shapes = {(each["processes"], each["threads"]) for each in choices(found, "shape")}
+    assert shapes == expected or (len(expected) == 1 and not shapes)
+
+
+def test_numpy_has_no_knobs_of_frameworks() -> None:
+    names = {knob.name for knob in offer(runtime="numpy").space.knobs}
+    assert names <= {"shape", "allocator", "bind", "huge_pages"}
+    assert reasons(offer(runtime="numpy"), "execution") == ["the numpy runtime has no such thing"]
+
+
+def test_the_hand_setting_is_pinned_channels_last_and_keeps_its_memory() -> None:
+    space = offer().space
+    params = space.params(space.near({**space.base, **BY_HAND}))
+    assert (params["processes"], params["threads"]) == (1, 16)
+    assert {name: params[name] for name in BY_HAND} == dict(BY_HAND)
+
+
+def test_the_ladder_to_a_setting_adds_one_knob_at_a_time() -> None:
+    space = offer().space
+    hand = space.near({**space.base, **BY_HAND})
+    steps = list(space.steps(hand))
+    assert [space.num_changed(step) for step in steps] == [1, 2, 3]
+    assert steps[-1] == hand
+
+
+def test_a_setting_is_found_again_by_its_parameters() -> None:
+    space = offer(machine=MachineView(4, 8)).space
+    for knob in range(len(space.knobs)):
+        for choice in range(len(space.knobs[knob].choices)):
+            setting = space.changed(space.default, knob, choice)
+            assert space.setting_of(space.params(setting)) == setting
+
+
+def test_a_setting_is_found_by_the_complete_parameters_of_a_trial() -> None:
+    space = offer().space
+    hand = space.near({**space.base, **BY_HAND})
+    complete = {**space.params(hand), "freezing": "none", "interop_threads": None, "smt": False}
+    assert space.setting_of(complete) == hand
+
+
+def test_weights_that_are_trained_are_not_frozen_and_sequences_have_no_layout_of_images() -> None:
+    frozen = [each for each in choices(offer("train"), "execution") if "freezing" in each]
+    assert frozen == []
+    assert any("freezing" in each for each in choices(offer("infer"), "execution"))
+    sequences = Traits(takes_images=False, has_batch_norm=False, has_dropout=False, concurrent_under="script")
+    found = offer("infer", sequences)
+    assert choices(found, "memory_format") == []
+    assert {"execution": "script", "interop_threads": 4} in choices(found, "execution")

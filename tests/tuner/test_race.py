@@ -1,0 +1,56 @@
+"""Races between two entrants: who wins, and how soon it is plain."""
+
+import math
+
+import pytest
+from made_arena import MadeArena, space
+
+from corewise.tuner.race import MAX_ROUNDS, MIN_ROUNDS, Noise, Racer, Verdict, race
+
+TWO = space(quicker=(0, 1))
+
+
+def raced(ahead: float, noise: float = 0.005, seed: int = 0, *, is_simpler: bool = False) -> Verdict:
+    arena = MadeArena(TWO, lambda params: ahead * params["quicker"], noise=noise, seed=seed)
+    incumbent = Racer(arena.enter((0,), 10))
+    for _ in range(3):
+        incumbent.run()
+    return race(incumbent, arena.enter((1,), 10), Noise(), is_simpler=is_simpler)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_challenger_that_is_clearly_ahead_wins_in_few_rounds(seed: int) -> None:
+    verdict = raced(0.3, seed=seed)
+    assert verdict.outcome == "won"
+    assert len(verdict.samplings) == MIN_ROUNDS + 1
+    assert verdict.log_ratio == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_challenger_that_is_far_behind_is_dropped_after_one_sampling(seed: int) -> None:
+    verdict = raced(-0.4, seed=seed)
+    assert (verdict.outcome, len(verdict.samplings)) == ("lost", 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_entrants_are_tied_unless_the_challenger_is_simpler(seed: int) -> None:
+    assert raced(0.0, seed=seed).outcome in ("tied", "lost")
+    assert raced(0.001, 0.001, seed=seed, is_simpler=True).outcome == "won"
+
+
+def test_a_race_ends_after_so_many_rounds_whatever_the_noise() -> None:
+    assert len(raced(0.02, noise=0.1).samplings) <= MAX_ROUNDS + 1
+
+
+def test_noise_is_learnt_from_all_races() -> None:
+    noise = Noise()
+    wide = noise.half_width(3, ())
+    for _ in range(20):
+        noise.learn([0.001, -0.001, 0.0])
+    assert noise.half_width(3, ()) < wide / 3
+    noise.learn([0.5, -0.5, 0.4])
+    assert noise.sd > 0.05
+
+
+def test_half_widths_shrink_with_the_number_of_pairs() -> None:
+    assert Noise().half_width(4, ()) == pytest.approx(Noise().half_width(1, ()) / math.sqrt(4))

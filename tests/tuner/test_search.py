@@ -1,0 +1,160 @@
+"""The search on made-up arenas, where the best setting is known."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_arena import Heard, MadeArena, Rule, refuse, space
+
+from corewise.tuner.found import Found
+from corewise.tuner.search import Search
+from corewise.tuner.space import Knob, Setting, Space
+
+LETTERS = space(a=(0, 1, 2), b=(0, 1), c=(0, 1))
+
+
+def found_in(arena: MadeArena, *, deadline: float = 1e6, start: Setting | None = None, **more: Any) -> Found:
+    search = Search(
+        arena.space,
+        arena,
+        more.pop("watcher", Heard()),
+        starts=[start or arena.space.default],
+        bounded_latency=more.pop("bounded_latency", False),
+        **more,
+    )
+    search.run_default(100)
+    return search.run(deadline)
+
+
+def summed(**gains: Mapping[Any, float]) -> Rule:
+    return lambda params: sum(gain[params[name]] for name, gain in gains.items())
+
+
+GAINS = summed(a={0: 0.0, 1: -0.3, 2: 0.4}, b={0: 0.0, 1: 0.2}, c={0: 0.0, 1: -0.05})
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_best_of_independent_knobs_is_found_through_noise(seed: int) -> None:
+    found = found_in(MadeArena(LETTERS, GAINS, noise=0.02, seed=seed))
+    assert found.best == (2, 1, 0)
+    assert found.finished
+    assert found.score == pytest.approx(0.6, abs=0.08)
+
+
+def test_no_more_than_two_entrants_are_alive_and_none_in_the_end() -> None:
+    arena = MadeArena(LETTERS, GAINS)
+    found_in(arena)
+    assert (arena.most_alive, arena.num_alive) == (2, 0)
+
+
+def test_no_setting_is_entered_twice() -> None:
+    arena = MadeArena(LETTERS, GAINS, noise=0.01)
+    found_in(arena)
+    assert len(arena.entered) == len(set(arena.entered))
+
+
+def test_a_knob_that_only_helps_beside_another_is_found_by_the_second_pass() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        return (0.3 if params["b"] else 0.0) + (0.3 if params["a"] == 1 and params["b"] else 0.0)
+
+    assert found_in(MadeArena(LETTERS, rule)).best == (1, 1, 0)
+
+
+def test_two_knobs_that_only_help_together_are_found() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        return 0.3 if params["a"] == 1 and params["b"] else -0.1 * bool(params["a"]) - 0.1 * params["b"]
+
+    assert found_in(MadeArena(LETTERS, rule, noise=0.005)).best == (1, 1, 0)
+
+
+def test_what_makes_no_difference_is_left_as_it_is() -> None:
+    found = found_in(MadeArena(LETTERS, lambda params: 0.0, noise=0.005), start=(2, 1, 1))
+    assert found.best == LETTERS.default
+    assert (1, 0, 0) in found.tied()
+
+
+def test_a_start_with_useless_knobs_is_made_simpler() -> None:
+    rule = summed(a={0: 0.0, 1: 0.0, 2: 0.4}, b={0: 0.0, 1: 0.0}, c={0: 0.0, 1: 0.0})
+    assert found_in(MadeArena(LETTERS, rule, noise=0.002), start=(2, 1, 1)).best == (2, 0, 0)
+
+
+def test_a_rejected_setting_never_wins_and_keeps_its_reason() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        if params["a"] == 2:
+            return refuse("check", "wrong numbers: error 1 against float64; 0.1 is allowed")
+        return GAINS(params)
+
+    found = found_in(MadeArena(LETTERS, rule))
+    assert found.best == (0, 1, 0)
+    [rejected] = {each.reason for each in found.judged.values() if each.outcome == "rejected"}
+    assert rejected.startswith("wrong numbers")
+
+
+def test_a_choice_that_failed_is_not_tried_again_beside_others() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        return refuse("crash", "it died") if params["a"] == 1 else GAINS(params)
+
+    arena = MadeArena(LETTERS, rule)
+    found_in(arena)
+    assert sum(setting[0] == 1 for setting in arena.entered) == 1
+
+
+def test_a_setting_with_worse_latency_may_not_win_where_latency_is_bounded() -> None:
+    arena = MadeArena(LETTERS, GAINS, latency=lambda params: 2.0 if params["a"] == 2 else 1.0)
+    assert found_in(arena, bounded_latency=True).best == (0, 1, 0)
+    assert found_in(replace(arena, entered=[])).best == (2, 1, 0)
+
+
+def test_the_deadline_ends_the_search_with_what_was_not_tried() -> None:
+    found = found_in(MadeArena(LETTERS, GAINS), deadline=5.0)
+    assert not found.finished
+    assert found.untried
+    assert "no time" in found.untried[0].reason
+
+
+def test_a_search_goes_on_from_what_an_earlier_one_judged() -> None:
+    heard = Heard()
+    first = found_in(MadeArena(LETTERS, GAINS), deadline=9.0, watcher=heard)
+    assert not first.finished
+    arena = MadeArena(LETTERS, GAINS)
+    second = found_in(arena, earlier=heard.found)
+    assert second.best == (2, 1, 0)
+    assert second.finished
+    again = set(arena.entered) & {each.setting for each in heard.found}
+    assert again <= {first.best}  # it is raced against, so it is started once more
+
+
+def shapes() -> Space:
+    counts = (1, 2, 4, 8, 16)
+    choices = tuple({"processes": p, "threads": 16 // p} for p in counts)
+    return Space({}, (Knob("shape", choices, ladders=(tuple(range(len(counts))),)),))
+
+
+@pytest.mark.parametrize("peak", [1, 2, 4, 8, 16])
+def test_a_ladder_is_climbed_to_its_peak(peak: int) -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        return -0.15 * abs(math.log2(params["processes"] / peak))
+
+    assert shapes().params(found_in(MadeArena(shapes(), rule, noise=0.01)).best)["processes"] == peak
+
+
+def test_a_dead_incumbent_is_started_again() -> None:
+    class Dying(MadeArena):
+        died = False
+
+        def enter(self, setting: Setting, limit_s: float) -> Any:
+            entrant = super().enter(setting, limit_s)
+            if setting == (2, 0, 0) and not self.died:
+                self.died, sample = True, entrant.sample
+
+                def fail_later() -> Any:
+                    return sample() if entrant.num_samplings < 5 else refuse("memory", "killed")
+
+                entrant.sample = fail_later  # type: ignore[method-assign]
+            return entrant
+
+    arena = Dying(LETTERS, GAINS)
+    assert found_in(arena).best == (2, 1, 0)
+    assert arena.entered.count((2, 0, 0)) == 2
