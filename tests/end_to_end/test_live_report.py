@@ -50,14 +50,16 @@ def test_an_interrupted_study_leaves_a_page_with_what_it_had(bench: Bench) -> No
         wait_for(page)
         first = page.read_text()
         assert RELOADS in first
-        assert "0 of 2 trials done" in first
+        assert "running: 0 of 2 trials done" in first
         time.sleep(0.5)
     finally:
         run.send_signal(signal.SIGINT)
         _, told = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "The same command goes on" in told
-    assert RELOADS not in page.read_text()
+    last = page.read_text()
+    assert RELOADS not in last
+    assert "stopped: 0 of 2 trials done" in last
     (bench.folder / "hold").unlink()
     done = bench.corewise("run", study, "--store", "store", "-o", "page.html")
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import zlib
 from pathlib import Path
 
 import duckdb
@@ -9,7 +10,9 @@ import pytest
 from made_records import made_record
 
 from corewise.spec.errors import UserError
+from corewise.store import parts, query, side_readers
 from corewise.store.export import export_records
+from corewise.store.row_texts import exported
 from corewise.store.store import Store
 
 
@@ -132,3 +135,90 @@ def test_what_was_wrong_with_the_store_comes_back(store, tmp_path):
     result = export_records(store, "json", tmp_path / "out.json")
     assert len(result.damage) == 1
     assert len(json.loads((tmp_path / "out.json").read_text())) == 2
+
+
+ODD = {
+    "extra keys": {"later_key": [1, 2]},
+    "a NUL": {"reason": "a\0b"},
+    "text beyond ASCII": {"question": "Größe?"},
+    "an integer of 80 bits": {"params": {"x": 2**80}},
+    "a list": {"params": {"x": [1, {"y": None}]}},
+    "a metric without a value": {"metrics": {"x": None, "y": 1.5}},
+    "no work": {"work": {}},
+    "a time in another zone": {"finished_at": "2026-11-15T12:00:30+02:00"},
+    "no times": {"started_at": "", "finished_at": "when?"},
+    "a key that differs in its case": {"params": {"Threads": 3, "threads": 4}},
+    "half a surrogate": {"notes": ["\ud800"]},
+}
+
+
+def sealed(record, changes, without=()):
+    """A line as another writer may have made it."""
+    data = {k: v for k, v in (made_record(record).to_json() | changes).items() if k not in without}
+    body = json.dumps(data)[:-1].encode()
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+@pytest.fixture
+def odd_store(tmp_path):
+    store = Store.open(tmp_path / "store")
+    store.records_folder.mkdir()
+    lines = [sealed(name, changes) for name, changes in ODD.items()]
+    lines += [sealed("few keys", {}, without=("env", "notes")), sealed("plain", {})]
+    text = sealed("not a number", {"metrics": {"x": float("nan"), "y": 2.5}})
+    (store.records_folder / "odd.jsonl").write_bytes(b"".join([*lines, text]))
+    return store
+
+
+def test_json_says_of_odd_records_what_reading_them_says(odd_store, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    result = export_records(odd_store, "json", out)
+    assert (result.num_records, result.damage) == (len(ODD) + 3, ())
+    wanted = [exported(record) for record in odd_store.records().records]
+    assert json.loads(out.read_text(encoding="utf-8")) == wanted
+    assert [list(each) for each in json.loads(out.read_bytes())] == [list(each) for each in wanted]
+    export_records(odd_store, "json", None)
+    assert json.loads(capsys.readouterr().out) == wanted
+
+
+def test_json_for_a_terminal_without_unicode_is_ascii(odd_store, monkeypatch):
+    bare = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", bare)
+    export_records(odd_store, "json", None)
+    bare.flush()
+    data = json.loads(bare.buffer.getvalue().decode("ascii"))
+    assert "Größe?" in {each["question"] for each in data}
+
+
+def test_every_odd_record_has_its_row_in_parquet_and_csv(odd_store, tmp_path):
+    export_records(odd_store, "parquet", tmp_path / "out.parquet")
+    found = duckdb.sql(
+        'select trial_id, "params.threads", "params.Threads_2", "metrics.y", finished_at::VARCHAR '
+        f"from '{tmp_path / 'out.parquet'}'"
+    ).fetchall()
+    by_name = {row[0]: row[1:] for row in found}
+    assert [row[0] for row in found] == [record.trial_id for record in odd_store.records().records]
+    assert by_name["a key that differs in its case"][:2] in ((4, 3), (3, 4))
+    assert by_name["a metric without a value"][2] == 1.5
+    assert by_name["a time in another zone"][3] == "2026-11-15 10:00:30"
+    assert by_name["no times"][3] is None
+    export_records(odd_store, "csv", tmp_path / "out.csv")
+    assert {row["trial_id"] for row in rows((tmp_path / "out.csv").read_text())} == set(by_name)
+
+
+def test_a_large_store_is_exported_as_a_small_one_is(store, tmp_path, monkeypatch):
+    small = {}
+    for fmt in ("json", "csv"):
+        export_records(store, fmt, tmp_path / "small")
+        small[fmt] = (tmp_path / "small").read_bytes()
+    monkeypatch.setattr(side_readers, "MIN_BYTES", 1)
+    monkeypatch.setattr(parts.parts_of, "__defaults__", (1000,))
+    monkeypatch.setattr(query, "_MAX_ORDERED_BYTES", 0)
+    for fmt, text in small.items():
+        export_records(store, fmt, tmp_path / "large")
+        assert (tmp_path / "large").read_bytes() == text
+    export_records(store, "parquet", tmp_path / "large")
+    (found,) = duckdb.sql(
+        f"select count(*), count(distinct trial_id) from read_parquet('{tmp_path / 'large'}')"
+    ).fetchall()
+    assert found == (3, 3)

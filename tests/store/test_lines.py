@@ -1,5 +1,6 @@
 import json
 import random
+import zlib
 
 import pytest
 from hypothesis import given
@@ -133,3 +134,47 @@ def test_blocks_written_over_at_random_never_yield_an_object_that_was_not_sealed
     assert all(value in OBJECTS for value in values)
     assert damage
     assert all(each in values for each in untouched(start, length))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def sealed_by_hand(value):
+    """A sealed line such as other writers may make it: NaN and escapes as Python writes them."""
+    body = json.dumps(value)[:-1].encode()
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
+def test_whatever_pythons_reader_takes_is_read_as_it_reads_it(params):
+    value = {"schema": 1, "params": params, "list": [1e-7, -0.0, 0.1, 12345678901234567]}
+    [entry] = scan([sealed_by_hand(value)])
+    wanted = json.loads(json.dumps(value))
+    if not any(beyond_64_bits(each) for each in params.values() if isinstance(each, (list, dict))):
+        assert repr(entry.value) == repr(wanted)
+
+
+def beyond_64_bits(value):
+    """True when a large integer stands deeper than a parameter's own value, where it may become a float."""
+    if isinstance(value, (list, dict)):
+        return any(map(beyond_64_bits, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and abs(value) >= 2**63
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', "NaN", "-Infinity", "1e999", str(2**80), str(-(2**70))])
+def test_a_parameter_that_strict_json_lacks_or_rounds_is_kept(text):
+    body = b'{"schema":1,"params":{"x":%s}' % text.encode()
+    [entry] = scan([body + b',"crc":"%08x"}\n' % zlib.crc32(body)])
+    assert repr(entry.value["params"]["x"]) == repr(json.loads(text))
+    assert entry.is_strict == text.lstrip("-").isdigit()
+
+
+def test_the_text_of_an_object_amid_damage_is_its_own():
+    line = b"xx" + DATA[: ENDS[0] - 1] + b"yy\n"
+    damage, entry = scan([line])
+    assert damage.damage
+    assert (entry.text, entry.start) == (DATA[: ENDS[0] - 1], 2)

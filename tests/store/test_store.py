@@ -14,6 +14,7 @@ from made_records import made_record
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
+from corewise.store.brief import outline
 from corewise.store.lines import scan, seal
 from corewise.store.reader import read_file
 from corewise.store.store import Store
@@ -116,6 +117,20 @@ def test_a_newer_store_is_refused_with_its_version(tmp_path):
         Store.open(tmp_path, create=False)
 
 
+def test_an_older_store_that_nothing_reads_is_refused_with_its_version(tmp_path):
+    (tmp_path / "corewise-store.json").write_bytes(seal({"schema": 0, "created_at": "long ago"}))
+    with pytest.raises(UserError, match=r"schema version 0, older than this Corewise reads \(1\): read it"):
+        Store.open(tmp_path, create=False)
+
+
+@pytest.mark.parametrize("schema", ["1", None, True, 1.0])
+def test_a_marker_without_a_version_is_damage_and_the_records_are_read(tmp_path, schema):
+    filled(tmp_path, small("a"))
+    (tmp_path / "corewise-store.json").write_bytes(seal({"schema": schema}))
+    result = Store.open(tmp_path, create=False).records()
+    assert ([r.trial_id for r in result.records], len(result.damage)) == (["a"], 1)
+
+
 def test_a_damaged_or_lost_marker_is_named_and_the_records_are_read(tmp_path):
     filled(tmp_path, small("a"))
     marker = tmp_path / "corewise-store.json"
@@ -190,6 +205,16 @@ def test_records_of_another_schema_are_named_and_the_rest_is_read(tmp_path):
     assert [d.line for d in result.damage] == [2, 3]
     assert "record schema 7 is newer" in result.damage[0].reason
     assert "no 'trial_id'" in result.damage[1].reason
+
+
+def test_records_of_an_older_schema_are_migrated_or_named_with_their_version(tmp_path, monkeypatch):
+    store = filled(tmp_path, small("a"))
+    with open(only_file(store), "ab") as file:
+        file.write(seal(small("old").to_json() | {"schema": 0}))
+    [damage] = store.records().damage
+    assert (damage.file, damage.line) == (only_file(store), 2)
+    assert "record schema 0 is too old for this Corewise (1)" in damage.reason
+    assert "read it with the version that wrote it" in damage.reason
 
 
 def test_a_record_file_that_cannot_be_read_is_named(tmp_path):
@@ -370,3 +395,66 @@ def test_work_folders_are_named_by_trial_and_nothing_else(tmp_path):
             store.work_dir(bad)
     store.work_dir("ab12").mkdir(parents=True)
     assert store.work_ids() == ["ab12"]
+
+
+def test_records_can_be_shortened_as_they_are_read(tmp_path):
+    store = filled(tmp_path, made_record("a"), made_record("b"))
+    result = store.records(lambda record: small(record.trial_id, reason="short"))
+    assert [(r.trial_id, r.reason, r.metrics) for r in result.records] == [
+        ("a", "short", {}),
+        ("b", "short", {}),
+    ]
+
+
+def test_some_trials_can_be_asked_for_alone(tmp_path):
+    records = [
+        made_record(trial_id, finished_at=f"2026-11-15T10:00:0{i}Z") for i, trial_id in enumerate("cab")
+    ]
+    store = filled(tmp_path, *records)
+    filled(tmp_path, small("b", status="failed"), small("c", status="failed"))
+    result = store.records(only={"b", "a", "x"})
+    assert result.records == (records[1], records[2])
+    assert [r.trial_id for r in result.duplicates] == ["b"]
+    assert store.records(outline, only={"c"}).records == (outline(records[0]),)
+    assert store.records(only=()).records == ()
+
+
+def test_records_are_found_again_at_their_places(tmp_path):
+    store = filled(tmp_path, *(made_record(f"t{i}", 0.5 + i) for i in range(5)))
+    short = store.records(outline)
+    assert [r.params for r in short.records] == [{}] * 5
+    assert tuple(store.at(short.places)) == store.records().records
+    assert list(store.at(short.places[3:4])) == [made_record("t3", 3.5)]
+
+
+def test_records_come_one_after_the_other_in_the_order_they_finished(tmp_path):
+    times = {"a": "2026-11-15T10:00:02Z", "b": "2026-11-15T10:00:01Z"}
+    store = filled(tmp_path, *(small(each, finished_at=time) for each, time in times.items()))
+    filled(tmp_path, small("a", finished_at="2026-11-15T10:00:09Z"))
+    assert [(r.trial_id, r.finished_at) for r in store.iter_records()] == [
+        ("b", times["b"]),
+        ("a", times["a"]),
+    ]
+
+
+def test_a_record_that_was_changed_since_it_was_found_is_named(tmp_path):
+    store = filled(tmp_path, small("a"), small("b"))
+    places = store.records(outline).places
+    path = only_file(store)
+    path.write_bytes(path.read_bytes().replace(b'"b"', b'"c"'))
+    with pytest.raises(
+        UserError, match=rf"{path.name} was changed at byte {places[1].offset} while it was read"
+    ):
+        list(store.at(places))
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{path.name} cannot be read: No such file"):
+        list(store.at(places))
+
+
+def test_a_store_of_more_files_than_can_be_open_is_read(tmp_path):
+    store = Store.open(tmp_path)
+    store.records_folder.mkdir()
+    for i in range(100):
+        (store.records_folder / f"{i:03d}.jsonl").write_bytes(seal(small(f"t{i:03d}").to_json()))
+    names = [f"t{i:03d}" for i in range(100)]
+    assert [r.trial_id for r in store.iter_records()] == names

@@ -1,6 +1,7 @@
 """`corewise export`: the records for other tools."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ def export(
 
       corewise export -o results.parquet
     """
+    from corewise.cli.terminal import busy
     from corewise.store.export import FORMATS, export_records
     from corewise.store.reader import told_damage
     from corewise.store.store import Store
@@ -38,7 +40,9 @@ def export(
     if fmt is None:
         suffix = out.suffix.removeprefix(".").lower() if out else ""
         fmt = suffix if suffix in FORMATS else "json"
-    result = export_records(Store.open(store, create=False), fmt, out)
+    opened = Store.open(store, create=False)
+    with busy(f"writing {out}") if out is not None else nullcontext():
+        result = export_records(opened, fmt, out)
     if out is not None:
         print(f"{result.num_records} records written to {out}", file=sys.stderr)
     for damage in told_damage(result.damage):

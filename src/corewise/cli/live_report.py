@@ -30,6 +30,7 @@ class ReportKeeper:
         self.num_trials = self.num_done = 0
         self.seconds_left: float | None = None
         self._due_at_s = 0.0
+        self._pause_s = MIN_PAUSE_S
         self._problem = ""
 
     def planned(self, trials: Sequence[Trial]) -> None:
@@ -56,16 +57,21 @@ class ReportKeeper:
     def _write_if_due(self) -> None:
         began_s = time.monotonic()
         if began_s >= self._due_at_s:
-            self._write(live=True)
+            self._write(self._progress(), self._pause_s)
             took_s = time.monotonic() - began_s
-            self._due_at_s = time.monotonic() + max(MIN_PAUSE_S, took_s * (1 / MAX_SHARE - 1))
+            self._pause_s = max(MIN_PAUSE_S, took_s * (1 / MAX_SHARE - 1))
+            self._due_at_s = time.monotonic() + self._pause_s
 
     def close(self) -> str:
         """Write the page for the last time, without reloading; what went wrong comes back, or nothing."""
-        self._write(live=False)
+        left = self.num_trials - self.num_done
+        stopped = (
+            f"stopped: {self._counted()}; what unfinished trials show so far is provisional" if left else ""
+        )
+        self._write(stopped, None)
         return self._problem
 
-    def _write(self, live: bool) -> None:
+    def _write(self, progress: str, refresh_s: float | None) -> None:
         """The page from the store and what unfinished trials have shown; a study never fails for its page."""
         from corewise.engine.provisional import provisional_records
         from corewise.store.lines import seal
@@ -74,14 +80,16 @@ class ReportKeeper:
             side = Path(folder) / "provisional.jsonl"
             side.write_bytes(b"".join(seal(r.to_json()) for r in provisional_records(self.plan, self.store)))
             words = [sys.executable, "-m", "corewise.report.live", str(self.store.path), str(self.output)]
-            words += ["--study", self.plan.study.name, "--provisional", str(side)]
-            if live:
-                words += ["--refresh-s", f"{MIN_PAUSE_S:g}", "--progress", self._progress()]
+            words += ["--study", self.plan.study.name, "--provisional", str(side), "--progress", progress]
+            if refresh_s is not None:
+                words += ["--refresh-s", f"{refresh_s:.0f}"]
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        self._problem = (
-            "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason told"])[-1]
-        )
+        lines = done.stderr.strip().splitlines() or ["no reason told"]
+        self._problem = "" if done.returncode == 0 else lines[-1]
 
     def _progress(self) -> str:
         left = "" if self.seconds_left is None else f", about {spoken(self.seconds_left)} left"
-        return f"{self.num_done} of {self.num_trials} trials done{left}"
+        return f"running: {self._counted()}{left}"
+
+    def _counted(self) -> str:
+        return f"{self.num_done} of {self.num_trials} trials done"

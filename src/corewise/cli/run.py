@@ -41,7 +41,7 @@ def run(
 ) -> None:
     """Run a study's trials and keep their records; goes on where an earlier run stopped.
 
-    Exit codes: 0 done, 1 some trials failed, 2 a mistake in the study or the command.
+    Exit codes: 0 done, 1 some trials failed, 2 a mistake in the study or the command, 130 interrupted.
 
     Examples:
 

@@ -44,13 +44,14 @@ def show(
       corewise show --trial 3fa9
     """
     from corewise.cli.tables import filtered, result_tables
-    from corewise.cli.terminal import make_console
+    from corewise.cli.terminal import busy, make_console
     from corewise.store.brief import brief
     from corewise.store.row_texts import exported
     from corewise.store.store import Store
 
     opened = Store.open(store, create=False)
-    result = opened.records(brief)
+    with busy("reading"):
+        result = opened.records(brief)
     chosen = filtered(result.records, study, workload, status)
     if trial is not None:
         from corewise.cli.one_trial import draw_trial, find_trial

@@ -34,9 +34,11 @@ def status(
 
       corewise status --json | jq .num_failed
     """
+    from corewise.cli.terminal import busy
     from corewise.store.store import Store
 
-    state = store_state(Store.open(store, create=False))
+    with busy("reading"):
+        state = store_state(Store.open(store, create=False))
     if as_json:
         print(json.dumps(state.to_json(), indent=2))
         return

@@ -132,7 +132,7 @@ def _table(
         shown = in_order = _sorted(in_order, sort) if sort else in_order
     per_core = efficiencies(measured, {r.trial_id for r in shown})
     rows = [_row(r, {n: told[id(r)].get(n) for n in varying}, per_core) for r in shown]
-    rows = _ranked(rows, shown, _best_of_tasks(in_order))
+    rows = _ranked(rows, shown, in_order, [name for name in varying if name.startswith("args.")])
     return ResultTable(
         study=study,
         question=next((r.question for r in members if r.question), ""),
@@ -142,7 +142,7 @@ def _table(
         varying=tuple(varying),
         confidence=next((r.protocol["confidence"] for r in measured if "confidence" in r.protocol), None),
         rows=tuple(rows),
-        unmeasured=tuple(_unmeasured(members, {i: {n: p.get(n) for n in apart} for i, p in told.items()})),
+        unmeasured=tuple(_unmeasured([r for r in members if r.status != "ok"], told, apart)),
         num_left_out=len(measured) - len(rows),
     )
 
@@ -197,31 +197,28 @@ def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estim
     )
 
 
-def _best_of_tasks(records: Sequence[Record]) -> dict[str, Record]:
-    """The fastest record of each task that has several.
+def _ranked(
+    rows: Sequence[Row], shown: Sequence[Record], measured: Sequence[Record], own: Sequence[str]
+) -> list[Row]:
+    """The rows with the fastest of each task marked, and those that cannot be told from it.
 
     A workload's own parameters (args.NAME) make another task: samples of another size do not compare.
     """
     tasks: dict[str, list[Record]] = {}
-    for record in records:
-        tasks.setdefault(_task(record), []).append(record)
-    return {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
-
-
-def _ranked(rows: Sequence[Row], records: Sequence[Record], best: Mapping[str, Record]) -> list[Row]:
-    """The rows with the fastest of each task marked, and those that cannot be told from it."""
+    for record in measured:
+        tasks.setdefault(_task(record, own), []).append(record)
+    best = {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
     marked = []
-    for row, record in zip(rows, records, strict=True):
-        fastest = best.get(_task(record))
+    for row, record in zip(rows, shown, strict=True):
+        fastest = best.get(_task(record, own))
         is_best = record is fastest and row.samples_per_s is not None
         meets = fastest is not None and record is not fastest and _alike(record, fastest)
         marked.append(replace(row, is_best=is_best, may_equal_best=meets))
     return marked
 
 
-def _task(record: Record) -> str:
-    own = {name: value for name, value in record.params.items() if name.startswith("args.")}
-    return json.dumps(own, sort_keys=True, default=str)
+def _task(record: Record, own: Sequence[str]) -> str:
+    return json.dumps([record.params.get(name) for name in own], default=str) if own else ""
 
 
 def _rate(record: Record) -> float:
@@ -268,10 +265,14 @@ def _order(value: Any, sign: int = 1) -> tuple[int, Any]:
     return (2, "") if value is None else (1, str(value))
 
 
-def _unmeasured(members: Sequence[Record], points: Mapping[int, Mapping[str, Any]]) -> Iterable[Unmeasured]:
+def _unmeasured(
+    records: Sequence[Record], told: Mapping[int, Mapping[str, Any]], apart: Sequence[str]
+) -> Iterable[Unmeasured]:
+    """What gave no number, by reason, each point by the parameters that set it apart."""
+    points = {id(r): {name: told[id(r)].get(name) for name in apart} for r in records}
     for status in ("failed", "skipped"):
         reasons: dict[str, list[Record]] = {}
-        for record in members:
+        for record in records:
             if record.status == status:
                 reasons.setdefault(record.reason or "no reason was recorded", []).append(record)
         for reason, ones in reasons.items():
@@ -279,7 +280,7 @@ def _unmeasured(members: Sequence[Record], points: Mapping[int, Mapping[str, Any
 
 
 def _varying(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for each in points for name in each)
+    names = dict.fromkeys(name for names in dict.fromkeys(map(tuple, points)) for name in names)
     return [name for name in names if _differ(each.get(name) for each in points)]
 
 

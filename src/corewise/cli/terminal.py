@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,3 +20,16 @@ def make_console() -> "Console":
         sys.stdout.reconfigure(errors="replace")
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None)
+
+
+@contextmanager
+def busy(doing: str) -> Iterator[None]:
+    """Say on a terminal what is being done for as long as it lasts; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(doing)):
+        yield

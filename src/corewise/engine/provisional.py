@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from corewise.engine.plan import Plan
@@ -35,5 +36,16 @@ def provisional_records(plan: Plan, store: Store) -> list[Record]:
             if any(run.status == "ok" for run in progress.runs):
                 record = trial_record(plan, progress, str(store.trial_file(trial.trial_id).parent))
                 so_far = f"so far: {len(progress.runs)} of at least {trial.protocol.min_runs} runs"
-                found.append(replace(record, notes=(*record.notes, so_far)))
+                began, ended = _first_and_last(folder)
+                found.append(
+                    replace(record, notes=(*record.notes, so_far), started_at=began, finished_at=ended)
+                )
     return found
+
+
+def _first_and_last(folder: Path) -> tuple[str, str]:
+    """When the first and the last kept run of a work folder ended."""
+    times_s = [path.stat().st_mtime for path in folder.glob("run-*.json")]
+    moments = [datetime.fromtimestamp(each, UTC) for each in (min(times_s), max(times_s))]
+    first, last = (each.isoformat(timespec="milliseconds").replace("+00:00", "Z") for each in moments)
+    return first, last

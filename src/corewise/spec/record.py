@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, get_origin
 
@@ -72,9 +73,12 @@ class Record:
         record = cls(**_fields_of(_migrated(dict(data), migrations)))
         if record.status not in STATUSES:
             raise UnreadableRecord(f"unknown status {record.status!r}")
-        if not all(isinstance(run, dict) for run in (*record.runs, *record.disturbed)):
+        if set(map(type, (*record.runs, *record.disturbed))) - {dict}:
             raise UnreadableRecord("a run is not a dict")
         return record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (_values(self),)
 
 
 def utc_now() -> str:
@@ -112,7 +116,7 @@ def _fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(value, shape):
             raise UnreadableRecord(f"{name!r} is not a {shape.__name__}")
-        values[name] = tuple(value) if shape is list else value
+        values[name] = tuple(data[name]) if shape is list else value
     return values
 
 
@@ -134,6 +138,18 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a numpy number
         return _plain(value.item())
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_values = attrgetter(*(each.name for each in dataclasses.fields(Record)))
+_set = tuple(vars(Record)[each.name].__set__ for each in dataclasses.fields(Record))
+
+
+def _remade(values: tuple[Any, ...]) -> Record:
+    """The record of these values, in the order of its fields; several times as fast as its own making."""
+    record = object.__new__(Record)
+    for put, value in zip(_set, values, strict=True):
+        put(record, value)
+    return record
 
 
 # Name, JSON shape, and whether a record without it is none.

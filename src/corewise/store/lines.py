@@ -10,11 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 _START = re.compile(rb'\{"schema":')
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
+_SEAL_BYTES = 18
+_EXACT_UP_TO = 2**63  # beyond, orjson reads a whole number as a float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What stands at one place of a file of sealed lines: an object, a damage, or an object amid damage."""
 
@@ -22,6 +26,9 @@ class Entry:
     offset: int  # of the line's first byte in the file
     value: dict[str, Any] | None
     damage: str  # empty when all is well
+    text: bytes = b""  # the object's own sealed text, perhaps with its newline
+    start: int = 0  # of that text within the line
+    is_strict: bool = False  # the text is JSON by the letter: no NaN, no half surrogate
 
 
 def seal(data: Mapping[str, Any]) -> bytes:
@@ -36,25 +43,55 @@ def seal(data: Mapping[str, Any]) -> bytes:
 def scan(raw_lines: Iterable[bytes], line: int = 1, offset: int = 0) -> Iterator[Entry]:
     """Every object found in the lines and every damage, in order; never raises for what the bytes are."""
     for number, raw in enumerate(raw_lines, line):
-        text = raw.removesuffix(b"\n")
-        value = _unseal(text)
+        value, is_strict = _unsealed(raw)
         if value is None:
-            yield from _damaged(text, number, offset, has_newline=len(text) < len(raw))
+            yield from _damaged(raw.removesuffix(b"\n"), number, offset, has_newline=raw.endswith(b"\n"))
         else:
-            yield Entry(number, offset, value, "" if len(text) < len(raw) else "no newline after its record")
+            damage = "" if raw.endswith(b"\n") else "no newline after its record"
+            yield Entry(number, offset, value, damage, raw, is_strict=is_strict)
         offset += len(raw)
 
 
-def _unseal(text: bytes) -> dict[str, Any] | None:
-    """The object a whole sealed line holds, or None."""
-    mark = _SEAL.fullmatch(text, max(0, len(text) - 18))
-    if mark is None or zlib.crc32(text[: mark.start()]) != int(mark[1], 16):
+def unseal(text: bytes) -> dict[str, Any] | None:
+    """The object that a whole sealed line holds, its checksum aside, or None."""
+    return _unsealed(text)[0]
+
+
+def sealed_part(text: bytes) -> memoryview | None:
+    """What the checksum of a whole sealed line covers, all but its end, or None where it does not hold."""
+    end = len(text) - text.endswith(b"\n")
+    mark = _SEAL.fullmatch(text, max(0, end - _SEAL_BYTES), end)
+    if mark is None:
         return None
+    covered = memoryview(text)[: mark.start()]
+    return covered if zlib.crc32(covered) == int(mark[1], 16) else None
+
+
+def _unsealed(text: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """The object that a whole sealed line holds, or None, and whether its text is JSON by the letter."""
+    if sealed_part(text) is None:
+        return None, False
     try:
-        value = json.loads(text[: mark.start()] + b"}")
+        value, is_strict = _parsed(text)
     except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        return None, False
+    if not isinstance(value, dict):
+        return None, False
+    value.pop("crc", None)
+    return value, is_strict
+
+
+def _parsed(text: bytes) -> tuple[Any, bool]:
+    """The values as Python's reader gives them, which also takes NaN, half a surrogate and any integer."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text), False
+    params = value.get("params") if isinstance(value, dict) else None
+    values = params.values() if isinstance(params, dict) else ()
+    if float in set(map(type, values)) and any(type(v) is float and abs(v) >= _EXACT_UP_TO for v in values):
+        return json.loads(text), True
+    return value, True
 
 
 def _damaged(text: bytes, line: int, offset: int, has_newline: bool) -> Iterator[Entry]:
@@ -64,18 +101,18 @@ def _damaged(text: bytes, line: int, offset: int, has_newline: bool) -> Iterator
     if found:
         damage += f"; {len(found)} whole {'record' if len(found) == 1 else 'records'} in it could be read"
     yield Entry(line, offset, None, damage)
-    for value in found:
-        yield Entry(line, offset, value, "")
+    for start, end, value in found:
+        yield Entry(line, offset, value, "", text[start:end], start)
 
 
-def _whole_objects(text: bytes) -> Iterator[dict[str, Any]]:
-    """Objects whose seal holds, although bytes before or after them were changed."""
+def _whole_objects(text: bytes) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Objects whose seal holds, although bytes before or after them were changed, and where they stand."""
     since = 0
     for mark in _SEAL.finditer(text):
         for start in _START.finditer(text, since, mark.start()):
-            value = _unseal(text[start.start() : mark.end()])
+            value = unseal(text[start.start() : mark.end()])
             if value is not None:
-                yield value
+                yield start.start(), mark.end(), value
                 since = mark.end()
                 break
 

@@ -4,14 +4,18 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record, UnreadableRecord, utc_now
+from corewise.store.brief import outline
 from corewise.store.lines import Entry, scan, seal
-from corewise.store.reader import Damage, ReadResult, read_files
+from corewise.store.parts import Damage, Keep, Place, T
+from corewise.store.places import PlaceReader
+from corewise.store.reader import Contents, ReadResult, read_contents, read_files
 from corewise.store.writer import RecordWriter, StoreFull, is_full, is_record_file
 
 STORE_SCHEMA = 1
@@ -83,10 +87,34 @@ class Store:
             except OSError as error:
                 raise self.write_error(error) from error
 
-    def records(self) -> ReadResult:
-        """All that can be read, one record per trial, and the damage of the rest."""
-        result = read_files(self._files())
-        return ReadResult(result.records, (*self._marker_damage(), *result.damage), result.duplicates)
+    def records(
+        self, shorten: Callable[[Record], Record] | None = None, only: Collection[str] | None = None
+    ) -> ReadResult:
+        """All that can be read, one record per trial, and the damage of the rest.
+
+        `shorten` is applied to each record as soon as it is read, before the next: with `brief` very many fit
+        into memory. It should be a function of a module, so that other processes can help to read.
+        `only` asks for these trials alone; any other record is let go at once.
+        """
+        if only is not None:
+            return self._some_records(shorten, only)
+        result = read_files(self._files(), shorten)
+        return replace(result, damage=(*self._marker_damage(), *result.damage))
+
+    def iter_records(self) -> Iterator[Record]:
+        """The whole records one after the other, one per trial, in the order they finished; little memory."""
+        return self.at(self.records(outline).places)
+
+    def at(self, places: Iterable[Place]) -> Iterator[Record]:
+        """The whole records at places that `records` gave."""
+        with PlaceReader() as reader:
+            for place in places:
+                yield reader.record(place)
+
+    def contents(self, keep: Keep[T]) -> Contents[T]:
+        """What `keep` gives for each record, one per trial, and the damage of the rest."""
+        contents = read_contents(self._files(), keep)
+        return replace(contents, damage=(*self._marker_damage(), *contents.damage))
 
     def done_ids(self) -> set[str]:
         """The trials that have a record, whatever its status; cheap to ask again: only new bytes are read."""
@@ -125,6 +153,15 @@ class Store:
             f"nothing could be written under {self.path}: {error.strerror or error}; "
             f"{safe}; mend this and run again"
         )
+
+    def _some_records(self, shorten: Callable[[Record], Record] | None, only: Collection[str]) -> ReadResult:
+        """The records of some trials; duplicates are given in outline."""
+        every = self.records(outline)
+        chosen = [i for i, record in enumerate(every.records) if record.trial_id in only]
+        places = tuple(every.places[i] for i in chosen)
+        records = tuple(shorten(record) if shorten else record for record in self.at(places))
+        duplicates = tuple(record for record in every.duplicates if record.trial_id in only)
+        return ReadResult(records, every.damage, duplicates, places)
 
     def _files(self) -> list[Path]:
         try:
@@ -177,12 +214,15 @@ class Store:
 
     def _check_version(self) -> None:
         for entry in self._marker():
-            version = entry.value and entry.value.get("schema")
-            if isinstance(version, int) and version > STORE_SCHEMA:
-                raise UserError(
-                    f"the store {self.path} has schema version {version}, newer than this Corewise reads "
-                    f"({STORE_SCHEMA}): update Corewise"
-                )
+            version = _schema(entry)
+            if version is None or version == STORE_SCHEMA:
+                continue  # a damaged marker harms nothing
+            newer = version > STORE_SCHEMA
+            raise UserError(
+                f"the store {self.path} has schema version {version}, {'newer' if newer else 'older'} than "
+                f"this Corewise reads ({STORE_SCHEMA}): "
+                + ("update Corewise" if newer else "read it with the version that wrote it")
+            )
 
     def _marker(self) -> list[Entry]:
         try:
@@ -192,8 +232,14 @@ class Store:
 
     def _marker_damage(self) -> Iterator[Damage]:
         entries = self._marker()
-        if len(entries) != 1 or entries[0].damage:
+        if len(entries) != 1 or entries[0].damage or _schema(entries[0]) is None:
             yield Damage(self.path / MARKER, 0, 0, "missing or damaged; the records do not need it")
+
+
+def _schema(entry: Entry) -> int | None:
+    """The schema version that a whole marker names."""
+    version = entry.value.get("schema") if entry.value else None
+    return version if type(version) is int else None
 
 
 def _trial_ids(raw: bytes) -> Iterator[str]:
