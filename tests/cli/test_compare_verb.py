@@ -1,6 +1,7 @@
 """`corewise compare`: what a person and a CI system see of it."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ from corewise.spec.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
 
-from made_sides import failed, over_threads, store_of, trial
+from made_sides import disturbed, failed, over_threads, store_of, trial
 
 app = typer.Typer()
 app.command()(compare)
@@ -113,7 +114,9 @@ def test_two_parts_of_one_store_are_compared(tmp_path):
         (["B", "--threshold", "5"], "--threshold '5' is no share"),
         (["B", "-o", "compare.htm"], "did you mean 'html'"),
         (["B", "--where", "threads"], "--where 'threads' is not NAME=VALUE"),
-        (["B"], "does not exist"),
+        (["B"], "does not exist: name another, or make one with"),
+        (["B", "--junit", "/nosuch/j.xml"], "no folder /nosuch; make it, or name another file with --junit"),
+        (["B", "-o", "/nosuch/c.html"], "no folder /nosuch; make it, or name another file with -o"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_read(tmp_path, words, message):
@@ -173,3 +176,56 @@ def test_an_interval_that_leaves_the_plot_ends_in_arrows(tmp_path):
     [row] = [line for line in run(str(a), str(b)).stdout.splitlines() if "◂" in line]
     assert "▸" in row
     assert len(row) < 200
+
+
+def test_a_gate_names_a_slowdown_that_others_may_have_caused(tmp_path):
+    a = store_of(tmp_path / "a", trial("a", 0.5))
+    b = store_of(tmp_path / "b", disturbed("b", 0.8, num=3))
+    done = run(str(a), str(b), "--fail-on", "slower")
+    assert done.exit_code == 1
+    assert "1 trial slower by more than 5 %; it is in doubt: others disturbed runs of B" in done.stderr
+    assert "slower ! ~" in done.stdout
+    told = done.stdout.index("1 of 1 trial of B had runs that others disturbed.")
+    assert told < done.stdout.index("B is slower in 1 of 1 trial")
+
+
+def test_a_gate_can_ignore_what_others_disturbed(tmp_path):
+    a = store_of(tmp_path / "a", trial("a", 0.5))
+    b = store_of(tmp_path / "b", disturbed("b", 0.8, num=3))
+    words = [str(a), str(b), "--ignore-disturbed"]
+    done = run(*words, "--fail-on", "slower")
+    assert done.exit_code == 0
+    assert "cannot tell ~" in done.stdout
+    assert run(*words, "--fail-on", "slower,undecided").exit_code == 1
+
+
+def test_a_file_that_cannot_be_written_keeps_back_neither_the_verdict_nor_the_other_file(stores, tmp_path):
+    full = tmp_path / "full.json"
+    full.symlink_to("/dev/full")
+    xml = tmp_path / "compare.xml"
+    done = run(*stores, "-o", str(full), "--junit", str(xml))
+    assert done.exit_code == 2
+    assert "B is faster in 1 of 3 trials" in done.stdout
+    assert (
+        f"{full} cannot be written: the disk is full; free space, or name another file with -o" in done.stderr
+    )
+    assert ElementTree.parse(xml).getroot().get("failures") == "1"
+    assert run(*stores, "-o", str(full), "--fail-on", "slower").exit_code == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize(("gated", "code"), [([], 0), (["--fail-on", "slower"], 1)])
+def test_a_reader_that_leaves_changes_neither_the_exit_code_nor_the_files(
+    stores, tmp_path, words, gated, code
+):
+    xml = tmp_path / "compare.xml"
+    command = [sys.executable, "-m", "corewise", "compare", *stores, *words, *gated, "--junit", str(xml)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        told = process.stderr.read()
+    assert process.returncode == code, told
+    assert "Traceback" not in told
+    assert "ignored" not in told
+    assert xml.is_file()

@@ -33,6 +33,14 @@ def trial(trial_id: str, step_s: float | Sequence[float] = 0.5, **changes: Any) 
     return made_record(trial_id, **values)
 
 
+def disturbed(trial_id: str, step_s: float, num: int, num_quiet: int = 0, **changes: Any) -> Record:
+    """A record of so many disturbed processes around this step, and so many quiet ones around 0.5 s."""
+    steps = processes(step_s, num, seed=3) + processes(0.5, num_quiet, seed=4)
+    told = ["other processes used 0.93 s of CPU"]
+    runs = tuple(made_run(step, disturbances=told if i < num else []) for i, step in enumerate(steps))
+    return trial(trial_id, [], **{"runs": runs, **changes})
+
+
 def failed(trial_id: str, reason: str = "rank 0 ran out of memory", **changes: Any) -> Record:
     """A failed record."""
     return trial(trial_id, [], status="failed", kind="memory", reason=reason, metrics={}, **changes)

@@ -3,13 +3,14 @@
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shutil import which
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_sides import failed, over_threads, skipped, store_of, trial
+from made_sides import disturbed, failed, over_threads, skipped, store_of, trial
 
 from corewise.comparison.charts import MAX_ROWS, charts_of
 from corewise.comparison.compute import compare_stores
@@ -148,3 +149,70 @@ def test_nothing_measured_on_both_sides_draws_nothing(tmp_path):
     with pytest.raises(UserError, match="nothing to draw"):
         write_comparison(found, tmp_path / "compare.svg")
     write_comparison(found, tmp_path / "compare.html")
+
+
+def test_a_junit_case_fails_on_what_the_gate_fails_on(found, tmp_path):
+    def num_failures(*words: str) -> int:
+        write_junit(found, tmp_path / "compare.xml", frozenset(words))
+        return int(ElementTree.parse(tmp_path / "compare.xml").getroot().get("failures", ""))
+
+    assert num_failures("slower") == 3
+    assert num_failures("undecided") == 1
+    assert num_failures("missing") == 1
+    assert num_failures("slower", "missing", "undecided") == 5
+
+
+def test_disturbed_runs_are_named_first_wherever_they_are_written(tmp_path):
+    a, b = store_of(tmp_path / "a", trial("a")), store_of(tmp_path / "b", disturbed("b", 0.8, num=3))
+    found = compare_stores(a, b)
+    for name in ("compare.json", "compare.html"):
+        write_comparison(found, tmp_path / name)
+    write_junit(found, tmp_path / "compare.xml")
+    told = json.loads((tmp_path / "compare.json").read_bytes())
+    sentence = "1 of 1 trial of B had runs that others disturbed."
+    assert told["disturbed"][0] == sentence
+    assert list(told).index("disturbed") < list(told).index("differences")
+    assert (told["trials"][0]["num_disturbed"], told["trials"][0]["in_doubt"]) == ([0, 3], True)
+    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert 0 < page.index(sentence) < page.index(found.summary.sentence)
+    suite = ElementTree.parse(tmp_path / "compare.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert suite.findtext("system-out", "").startswith(sentence)
+    [failure] = suite.iter("failure")
+    assert failure.get("message", "").endswith("in doubt: others disturbed runs of B")
+    assert "runs that others disturbed: 3 of B" in (failure.text or "")
+
+
+def test_an_interval_that_leaves_the_chart_ends_in_an_arrow_and_the_caption_gives_it(tmp_path):
+    a = store_of(tmp_path / "a", trial("a1", [0.1, 0.3, 0.9]), *over_threads("a", {2: 0.5}))
+    b = store_of(tmp_path / "b", trial("b1", [0.05, 0.2, 0.9]), *over_threads("b", {2: 0.5}))
+    found = compare_stores(a, b)
+    wide = max(found.trials, key=lambda pair: pair.high or 0)
+    [forest] = charts_of(found)
+    data, low_end, high_end = forest.spec["datasets"], *axis_of(forest.spec)
+    assert wide.low < low_end
+    assert wide.high > high_end
+    arrows = [
+        data[each["data"]["name"]] for each in forest.spec["layer"] if "M" in str(each["mark"].get("shape"))
+    ]
+    assert [[row["name"] for row in rows] for rows in arrows] == [[wide.name], [wide.name]]
+    assert [rows[0]["at"] for rows in arrows] == pytest.approx([low_end, high_end], rel=1e-4)
+    assert f"An arrow: the interval goes on beyond the axis ({wide.name}: {wide.low:.3g} to" in forest.caption
+    assert "1 interval beyond the ends of the axis" in forest.alt
+
+
+def test_a_chart_whose_intervals_all_fit_has_no_arrow(tmp_path):
+    [forest] = charts_of(
+        compare_stores(store_of(tmp_path / "a", trial("a")), store_of(tmp_path / "b", trial("b")))
+    )
+    assert "arrow" not in forest.caption
+    assert len(forest.spec["layer"]) == 3
+
+
+def axis_of(spec: Mapping[str, Any]) -> tuple[float, float]:
+    """The ends of the ratios' axis."""
+    [points] = [
+        each for each in spec["layer"] if each["mark"].get("size") == 70 and each["mark"].get("filled")
+    ]
+    low, high = points["encoding"]["x"]["scale"]["domain"]
+    return low, high

@@ -30,7 +30,7 @@ def make(batch, mode, wrong=False):
     return {"step": step, "samples_per_step": batch, "check": check}
 """
 ONE_CORE = ("--set", "processes=1", "--set", "threads=1", "--set", "bind=rank", "--set", "huge_pages=default")
-QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "20s", "--store", "store", *ONE_CORE)
+QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "14s", "--store", "store", *ONE_CORE)
 
 
 def tuned(bench: Bench, *words: str) -> dict[str, Any]:

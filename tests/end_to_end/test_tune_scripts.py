@@ -35,7 +35,7 @@ for i in itertools.count():
 FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", "openmp=default")
 
 
-def tune(bench: Bench, *words: str, budget: str = "30s", options: tuple[str, ...] = ()) -> Any:
+def tune(bench: Bench, *words: str, budget: str = "16s", options: tuple[str, ...] = ()) -> Any:
     bench.factory(SCRIPT, "train.py")
     fixed = [part for each in FIXED for part in ("--set", each)]
     common = ("--store", "store", "--budget", budget, "--json", *fixed, *options)

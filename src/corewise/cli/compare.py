@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corewise.cli.exit_codes import SOME_FAILED
+from corewise.cli.exit_codes import SOME_FAILED, USER_MISTAKE
+from corewise.cli.pipes import reader_may_leave
 from corewise.spec.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ def compare(
     threshold: Annotated[
         str, typer.Option("--threshold", metavar="5%", help="The smallest slowdown that counts.")
     ] = "5%",
+    ignore_disturbed: Annotated[
+        bool,
+        typer.Option("--ignore-disturbed", help="Let runs that other processes disturbed decide nothing."),
+    ] = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, one case a trial.")
     ] = None,
@@ -61,7 +66,9 @@ def compare(
 
     Trials are partners when the same was asked for: workload, mode and parameters, whatever the study,
     host or version. What differs between the two environments comes first. Verdicts are corrected for
-    their number. Without --fail-on the exit code is 0 whatever the verdicts.
+    their number. Runs that others disturbed count, and are named first; with --ignore-disturbed they are
+    left out, and where too few others remain the data cannot tell. Without --fail-on the exit code is 0
+    whatever the verdicts.
 
     Examples:
 
@@ -74,41 +81,81 @@ def compare(
       corewise compare main branch --fail-on slower --threshold 5% --junit compare.xml
     """
     from corewise.comparison.compute import compare_stores
-    from corewise.comparison.exported import json_lines
-    from corewise.comparison.files import format_of, write_comparison, write_junit
+    from corewise.comparison.files import check_place, format_of
     from corewise.comparison.selection import parse_by, parse_where
 
     reasons = _fail_on(fail_on)
     share = parse_threshold(threshold)
     if output is not None:
         format_of(output)
+    for path, option in ((output, "-o"), (junit, "--junit")):
+        if path is not None:
+            check_place(path, option)
     if b is None and not by:
         raise UserError("name a second store to compare with, or say with --by how the two sides differ")
     with _collector_paused(), _progress() as tell:
         found = compare_stores(
-            a, b or a, by=parse_by(by or ()), where=parse_where(where or ()), threshold=share, tell=tell
+            a,
+            b or a,
+            by=parse_by(by or ()),
+            where=parse_where(where or ()),
+            threshold=share,
+            ignore_disturbed=ignore_disturbed,
+            tell=tell,
         )
-        if output is not None:
-            tell(f"writing {output}")
-            write_comparison(found, output)
-        if junit is not None:
-            write_junit(found, junit)
+    with reader_may_leave():
+        _print_verdicts(found, show_all, as_json)
+    with _collector_paused(), _progress() as tell:
+        written, problems = _write_files(found, output, junit, reasons or frozenset({"slower"}), tell)
+    with reader_may_leave():
+        for path in () if as_json else written:
+            print(f"written: {path}")
     failures = gate(found, reasons)
+    with reader_may_leave():
+        for told in (*problems, *failures):
+            print(f"corewise: {told}", file=sys.stderr)
+    if failures or problems:
+        raise typer.Exit(SOME_FAILED if failures else USER_MISTAKE)
+
+
+def _print_verdicts(found: "Comparison", show_all: bool, as_json: bool) -> None:
     if as_json:
+        from corewise.comparison.exported import json_lines
+
         sys.stdout.flush()
         sys.stdout.buffer.writelines(json_lines(found))
-    else:
-        from corewise.cli.drawn_comparison import draw_comparison
-        from corewise.cli.terminal import make_console
+        return
+    from corewise.cli.drawn_comparison import draw_comparison
+    from corewise.cli.terminal import make_console
 
-        draw_comparison(make_console(), found, show_all)
-        for path in (output, junit):
-            if path is not None:
-                print(f"written: {path}")
-    for failure in failures:
-        print(f"corewise: {failure}", file=sys.stderr)
-    if failures:
-        raise typer.Exit(SOME_FAILED)
+    draw_comparison(make_console(), found, show_all)
+
+
+def _write_files(
+    found: "Comparison",
+    output: Path | None,
+    junit: Path | None,
+    fail_on: frozenset[str],
+    tell: Callable[[str], None],
+) -> tuple[list[Path], list[UserError]]:
+    """The files written, and why others were not; one that fails does not keep back the other."""
+    from corewise.comparison.files import write_comparison, write_junit
+
+    written: list[Path] = []
+    problems: list[UserError] = []
+    for path in (junit, output):
+        if path is None:
+            continue
+        tell(f"writing {path}")
+        try:
+            if path is junit:
+                write_junit(found, path, fail_on)
+            else:
+                write_comparison(found, path)
+            written.append(path)
+        except UserError as problem:
+            problems.append(problem)
+    return written, problems
 
 
 def parse_threshold(text: str) -> float:
@@ -132,6 +179,7 @@ def gate(found: "Comparison", reasons: frozenset[str]) -> list[str]:
     if "slower" in reasons and num_slower:
         failures.append(
             f"{counted(num_slower, 'trial')} slower by more than {100 * found.rule.threshold:.3g} %"
+            f"{_doubt(found, num_slower)}"
         )
     if "slower" in reasons and summary.num_broken:
         failures.append(f"{counted(summary.num_broken, 'trial')} measured in A failed in B")
@@ -140,6 +188,15 @@ def gate(found: "Comparison", reasons: frozenset[str]) -> list[str]:
     if "undecided" in reasons and summary.num_undecided:
         failures.append(f"of {counted(summary.num_undecided, 'trial')} the data cannot tell")
     return failures
+
+
+def _doubt(found: "Comparison", num_slower: int) -> str:
+    """How many of the regressions may be due to others on the machine."""
+    num = sum(trial.regression and trial.in_doubt for trial in found.trials)
+    if not num:
+        return ""
+    which = f"{num:,} of them" if num_slower > 1 else "it is"
+    return f"; {which} in doubt: others disturbed runs of B (--ignore-disturbed leaves such runs out)"
 
 
 def _fail_on(text: str | None) -> frozenset[str]:

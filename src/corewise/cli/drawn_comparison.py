@@ -22,8 +22,10 @@ _STYLES = {"slower": "red", "faster": "green", "same": "", "cannot tell": "yello
 
 
 def draw_comparison(console: Console, found: Comparison, show_all: bool) -> None:
-    """Print the comparison, what differs first."""
+    """Print the comparison: what others disturbed, what differs, then the verdicts."""
     _draw_sides(console, found)
+    for sentence in found.summary.disturbed:
+        _print(console, sentence, "bold yellow")
     _draw_differences(console, found)
     _print(console, "")
     _print(console, found.summary.sentence, "bold")
@@ -73,6 +75,7 @@ def _draw_trials(console: Console, found: Comparison, show_all: bool) -> None:
         _print(console, f"always: {point(found.common)}", "dim")
     plot = RatioPlot(shown)
     has_room = console.width >= 100
+    has_disturbed = bool(found.summary.disturbed)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     table.add_column("trial", overflow="fold", min_width=16)
     table.add_column("B is", no_wrap=True)
@@ -84,8 +87,11 @@ def _draw_trials(console: Console, found: Comparison, show_all: bool) -> None:
     if has_room:
         for header in ("delta", "A", "B", "processes"):
             table.add_column(header, justify="right", no_wrap=True)
+    if has_disturbed:
+        table.add_column("disturbed", justify="right", no_wrap=True)
     for trial in shown:
-        table.add_row(*_cells(trial, plot, has_room), style=_STYLES[standing(trial)])
+        disturbed = [Text(f"{trial.a_num_disturbed}, {trial.b_num_disturbed}")] if has_disturbed else []
+        table.add_row(*_cells(trial, plot, has_room), *disturbed, style=_STYLES[standing(trial)])
     console.print(table)
     _draw_legend(console, found, len(shown), has_room)
 
@@ -94,7 +100,7 @@ def _cells(trial: ComparedTrial, plot: "RatioPlot", has_room: bool) -> list[Text
     interval = "-" if trial.low is None or trial.high is None else f"{_ratio(trial.low)}–{_ratio(trial.high)}"
     cells = [
         short(trial.name, 90),
-        standing(trial) + (" !" if trial.regression else ""),
+        standing(trial) + (" !" if trial.regression else "") + (" ~" if trial.in_doubt else ""),
         "-" if trial.ratio is None else _ratio(trial.ratio),
         *([plot.row(trial)] if has_room else []),
         interval,
@@ -121,10 +127,20 @@ def _draw_legend(console: Console, found: Comparison, num_shown: int, has_room: 
         )
     if any(trial.regression for trial in found.trials[:num_shown]):
         _print(console, f"!: slower by more than the threshold of {100 * found.rule.threshold:g} %.", "dim")
+    if any(trial.in_doubt for trial in found.trials[:num_shown]):
+        _print(console, "~: in doubt, for others disturbed runs that may account for the verdict.", "dim")
     told = (
         "Each interval is of its trial alone; adj. p and the verdict are corrected for the number of trials."
     )
-    _print(console, told + (" delta: Cliff's." if has_room else ""), "dim")
+    _print(console, told + (f" delta: Cliff's. {_times_words(found)}" if has_room else ""), "dim")
+
+
+def _times_words(found: Comparison) -> str:
+    """Which times stand under A and B."""
+    methods = {trial.method for trial in found.trials}
+    if len(methods) > 1:
+        return "A, B: medians over processes; geometric means where Welch's t decides."
+    return f"A, B: {'geometric means' if methods == {'Welch'} else 'medians'} over processes."
 
 
 def _draw_one_sided(

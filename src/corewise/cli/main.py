@@ -1,6 +1,5 @@
 """`corewise`: the verbs in the order a person works, and the one door by which mistakes leave."""
 
-import os
 import sys
 from importlib.util import find_spec
 from typing import Annotated
@@ -15,6 +14,7 @@ from corewise.cli.exit_codes import INTERRUPTED, USER_MISTAKE
 from corewise.cli.export import export
 from corewise.cli.launch_verb import WHOLE_LINE, launch
 from corewise.cli.list import list_
+from corewise.cli.pipes import Verbs
 from corewise.cli.plan import plan
 from corewise.cli.report import report
 from corewise.cli.run import run
@@ -23,13 +23,17 @@ from corewise.cli.status import status
 from corewise.cli.tune import tune
 from corewise.spec.errors import UserError
 
+# What typer draws its help with; a worker-only install leaves them out, and a node may have some of them.
+_DRAWS_HELP = ("rich", "pygments", "markdown_it", "mdurl")
+
 app = typer.Typer(
+    cls=Verbs,
     help="Measure, explain and improve how deep-learning and HPC workloads run on this machine.",
     epilog="Start with `corewise doctor`, then `corewise run quick` and `corewise show`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode="rich" if find_spec("pygments") else None,  # a worker-only install leaves it out
+    rich_markup_mode="rich" if all(map(find_spec, _DRAWS_HELP)) else None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(doctor)
@@ -79,6 +83,3 @@ def main() -> None:
     except KeyboardInterrupt:
         print("corewise: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # `corewise show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)

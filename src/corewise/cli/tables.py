@@ -208,11 +208,13 @@ def _ranked(
     for record in measured:
         tasks.setdefault(_task(record, own), []).append(record)
     best = {task: max(ones, key=_rate) for task, ones in tasks.items() if len(ones) > 1}
+    num_others = {task: max(1, sum(map(_can_be_compared, tasks[task])) - 1) for task in best}
     marked = []
     for row, record in zip(rows, shown, strict=True):
-        fastest = best.get(_task(record, own))
+        task = _task(record, own)
+        fastest = best.get(task)
         is_best = record is fastest and row.samples_per_s is not None
-        meets = fastest is not None and record is not fastest and _alike(record, fastest)
+        meets = fastest is not None and record is not fastest and _alike(record, fastest, num_others[task])
         marked.append(replace(row, is_best=is_best, may_equal_best=meets))
     return marked
 
@@ -226,14 +228,19 @@ def _rate(record: Record) -> float:
     return -math.inf if rate is None else rate
 
 
-def _alike(record: Record, fastest: Record) -> bool:
-    """True when their runs show no difference: Welch's test, corrected for looking while they were made."""
-    times = [_times_per_sample(one) for one in (fastest, record)]
-    if min(len(each) for each in times) < MIN_RUNS_TO_COMPARE:
+def _can_be_compared(record: Record) -> bool:
+    return len(_times_per_sample(record)) >= MIN_RUNS_TO_COMPARE
+
+
+def _alike(record: Record, fastest: Record, num_others: int) -> bool:
+    """True when their runs show no difference: Welch's test, corrected for looks and for how many others."""
+    if not (_can_be_compared(record) and _can_be_compared(fastest)):
         return False
+    times = [_times_per_sample(one) for one in (fastest, record)]
     protocol = fastest.protocol
     looks = (int(protocol.get("min_runs", 1)), int(protocol.get("max_runs", 1)))
-    return compare(*times, looks=looks if looks[1] > looks[0] else None).verdict not in ("faster", "slower")
+    found = compare(*times, looks=looks if looks[1] > looks[0] else None, num_comparisons=num_others)
+    return found.verdict not in ("faster", "slower")
 
 
 def _times_per_sample(record: Record) -> list[float]:

@@ -16,10 +16,14 @@ def make_console() -> "Console":
     """A console on standard output that never fails over a letter the terminal cannot show."""
     from rich.console import Console
 
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with code 1
+
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None)
+    return PipedConsole(highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None)
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import numpy as np
 
 from corewise.comparison.model import ComparedTrial, Comparison
 from corewise.comparison.verdicts import PER_SAMPLE
+from corewise.comparison.words import disturbed_words
 from corewise.report.model import Chart
-from corewise.report.words import counted, rounded, short, times
+from corewise.report.words import counted, listed, rounded, short, times
 
 MAX_ROWS = 50
 CANNOT_TELL = "cannot tell"
@@ -24,6 +25,7 @@ _LOOKS = {
 }
 _LONGEST_NAME = 64
 _WIDEST = 1.5  # a whisker is cut off where it is so many times the ratio
+_ARROWS = {"low": "M0.5,-1L-0.5,0L0.5,1", "high": "M-0.5,-1L0.5,0L-0.5,1"}  # open: no verdict looks so
 _NUM_BINS = 60
 
 
@@ -59,7 +61,14 @@ def _forest(comparison: Comparison, trials: Sequence[ComparedTrial], num_all: in
     y = alt.Y("name:N", title=None, sort=[row["name"] for row in rows], axis=alt.Axis(labelLimit=420))
     base = alt.Chart(alt.InlineData(values=rows))
     told = _tooltips(
-        {"trial:N": "trial", "verdict:N": "verdict", "ratio:Q": "ratio", "low:Q": "from", "high:Q": "to"}
+        {
+            "trial:N": "trial",
+            "verdict:N": "verdict",
+            "ratio:Q": "ratio",
+            "low:Q": "from",
+            "high:Q": "to",
+            "disturbed:N": "disturbed",
+        }
     )
     colour, shape = _colour(), _shape()
     whiskers = base.mark_rule(clip=True, strokeWidth=2).encode(
@@ -68,7 +77,18 @@ def _forest(comparison: Comparison, trials: Sequence[ComparedTrial], num_all: in
     points = base.mark_point(filled=True, size=70, opacity=1, clip=True).encode(
         x=x, y=y, color=colour, shape=shape, tooltip=told
     )
-    spec = _framed(_line_at(1.0, scale) + whiskers + points, {"step": 18})
+    layers = _line_at(1.0, scale) + whiskers + points
+    for end, place in (("low", low), ("high", high)):
+        gone = [{**row, "at": rounded(place)} for row in rows if row[f"{end}_is_cut"]]
+        if gone:
+            arrow = alt.Chart(alt.InlineData(values=gone)).mark_point(
+                shape=_ARROWS[end], filled=False, size=70, strokeWidth=2, opacity=1
+            )
+            layers += arrow.encode(x=alt.X("at:Q", scale=scale, title=title), y=y, color=colour, tooltip=told)
+    spec = _framed(layers, {"step": 18})
+    num_cut = sum(row["low_is_cut"] or row["high_is_cut"] for row in rows)
+    arrows = f" An arrow: the interval goes on beyond the axis ({_these(num_cut, rows)})." if num_cut else ""
+    disturbed = " ~: in doubt, for others disturbed the runs." if any(t.in_doubt for t in trials) else ""
     cut = f" The first {len(trials)} of {num_all:,} trials, worst first." if num_all > len(trials) else ""
     return Chart(
         key="ratios",
@@ -77,9 +97,10 @@ def _forest(comparison: Comparison, trials: Sequence[ComparedTrial], num_all: in
         caption=(
             f"{time_word(comparison).capitalize()} of B over that of A, on a logarithmic scale: to the right "
             f"of 1, B is slower. Whiskers: {100 * comparison.rule.confidence:g} % intervals over processes, "
-            f"each for its trial alone; verdicts are corrected for the number of trials.{cut}"
+            f"each for its trial alone; verdicts are corrected for the number of trials."
+            f"{arrows}{disturbed}{cut}"
         ),
-        alt=_forest_alt(trials),
+        alt=_forest_alt(trials, num_cut),
     )
 
 
@@ -88,8 +109,12 @@ def _forest_rows(trials: Sequence[ComparedTrial], least: float, most: float) -> 
     several = {name for name, num in Counter(names).items() if num > 1}
     return [
         {
-            "name": f"{name} {trial.b_trial_id[:8]}" if name in several else name,
+            "name": (f"{name} {trial.b_trial_id[:8]}" if name in several else name)
+            + (" ~" if trial.in_doubt else ""),
             "trial": trial.name,
+            "disturbed": disturbed_words(trial) or "none",
+            "low_is_cut": trial.low is not None and trial.low < least,
+            "high_is_cut": trial.high is not None and trial.high > most,
             "verdict": standing(trial),
             "ratio": rounded(trial.ratio),
             "low": rounded(trial.low),
@@ -101,13 +126,28 @@ def _forest_rows(trials: Sequence[ComparedTrial], least: float, most: float) -> 
     ]
 
 
-def _forest_alt(trials: Sequence[ComparedTrial]) -> str:
+def _these(num_cut: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which intervals are cut, with their true ends as far as a caption can hold them."""
+    named = [
+        f"{row['name']}: {_end(row['low'])} to {_end(row['high'])}"
+        for row in rows
+        if row["low_is_cut"] or row["high_is_cut"]
+    ]
+    return listed(named) if num_cut <= 3 else counted(num_cut, "trial")
+
+
+def _end(ratio: float) -> str:
+    return f"{ratio:.3g}"
+
+
+def _forest_alt(trials: Sequence[ComparedTrial], num_cut: int) -> str:
     counts = Counter(standing(trial) for trial in trials)
     parts = ", ".join(f"{counts[word]} {word}" for word in _LOOKS if counts[word])
     ratios = [trial.ratio for trial in trials if trial.ratio is not None]
+    beyond = f" {counted(num_cut, 'interval')} beyond the ends of the axis." if num_cut else ""
     return (
         f"Ratios of {counted(len(trials), 'trial')} with their intervals: {parts}; "
-        f"from {times(min(ratios))} to {times(max(ratios))}."
+        f"from {times(min(ratios))} to {times(max(ratios))}.{beyond}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from corewise.comparison.environment import differences
 from corewise.comparison.matching import Matches, are_interleaved, match, nothing_in_common
-from corewise.comparison.model import Comparison, OneSided, SideFacts
+from corewise.comparison.model import Comparison, OneSided, Rule, SideFacts
 from corewise.comparison.names import Namer
 from corewise.comparison.overall import summarise
 from corewise.comparison.selection import By, Condition, Offer, why_none
@@ -27,9 +27,13 @@ def compare_stores(
     by: Sequence[By] = (),
     where: Sequence[Condition] = (),
     threshold: float = DEFAULT_THRESHOLD,
+    ignore_disturbed: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Store B against store A; with `by`, each gives only the records that have its side's value."""
+    """Store B against store A; with `by`, each gives only the records that have its side's value.
+
+    With `ignore_disturbed`, processes that others disturbed decide nothing.
+    """
     same = a.resolve() == b.resolve()
     if same and not by:
         raise UserError(
@@ -46,12 +50,13 @@ def compare_stores(
     matches = match(side_a, side_b)
     if not (matches.pairs or matches.broken or matches.fixed or matches.both_failed):
         raise nothing_in_common(side_a, side_b, by)
-    return _compared(side_a, side_b, matches, same, threshold, ignored)
+    rule = make_rule(matches.pairs, threshold, ignore_disturbed)
+    return _compared(side_a, side_b, matches, same, rule, ignored)
 
 
 def _fill(sides: Sequence[Side], ignored: frozenset[str]) -> None:
     """Give the sides of one store their trials; raises UserError when one is left without."""
-    store = Store.open(sides[0].store, create=False)
+    store = Store.open(sides[0].store, create=False, advice="name another")
     contents = store.contents(Take(tuple(side.conditions for side in sides), ignored))
     for each in contents.standing:
         if each.kept is None:
@@ -83,9 +88,8 @@ def _nothing_there(side: Side, store: Store) -> UserError:
 
 
 def _compared(
-    a: Side, b: Side, matches: Matches, same_store: bool, threshold: float, ignored: frozenset[str]
+    a: Side, b: Side, matches: Matches, same_store: bool, rule: Rule, ignored: frozenset[str]
 ) -> Comparison:
-    rule = make_rule(matches.pairs, threshold)
     partners = [_partners(a, b, one, two, same_store) for one, two in matches.pairs]
     everyone = [*matches.pairs, *matches.broken, *matches.fixed, *matches.both_failed]
     name = Namer((one.params for one, _ in everyone), ignored)

@@ -14,14 +14,16 @@ SCHEMA = 1
 
 
 def json_lines(comparison: Comparison) -> Iterator[bytes]:
-    """The comparison as one JSON object, what differs first; line by line, since trials can be very many."""
+    """The comparison as one JSON object, what mars it first; line by line, since trials can be very many."""
     summary = asdict(comparison.summary)
     summary["interval"] = _interval(summary.pop("low"), summary.pop("high"))
+    disturbed = summary.pop("disturbed")
     head: dict[str, Any] = {
         "schema": SCHEMA,
         "corewise_version": __version__,
         "a": asdict(comparison.a),
         "b": asdict(comparison.b),
+        "disturbed": disturbed,
         "differences": [
             {**asdict(each), "within_a": each.within_a, "within_b": each.within_b}
             for each in comparison.differences
@@ -65,6 +67,8 @@ def _trial(trial: ComparedTrial) -> bytes:
             "interleaved": trial.interleaved,
             "time_s": [trial.a_time_s, trial.b_time_s],
             "num_processes": [trial.a_num_processes, trial.b_num_processes],
+            "num_disturbed": [trial.a_num_disturbed, trial.b_num_disturbed],
+            "in_doubt": trial.in_doubt,
             "trial_ids": [trial.a_trial_id, trial.b_trial_id],
             "params": orjson.Fragment(trial.params_json),
         }

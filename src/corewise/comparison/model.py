@@ -64,10 +64,13 @@ class ComparedTrial:
     effect_size: float | None  # Cliff's delta
     method: str
     interleaved: bool
-    a_time_s: float | None
+    a_time_s: float | None  # of the processes that were compared: geometric mean with Welch's t, else median
     b_time_s: float | None
-    a_num_processes: int
+    a_num_processes: int  # that were compared
     b_num_processes: int
+    a_num_disturbed: int  # processes that count although others disturbed them, or were left out for it
+    b_num_disturbed: int
+    in_doubt: bool  # the disturbed processes that were compared may account for the verdict
 
     @property
     def params(self) -> dict[str, Any]:
@@ -89,6 +92,7 @@ class OneSided:
 class Summary:
     """All pairs in a few numbers and one sentence."""
 
+    disturbed: Sequence[str]  # sentences on the trials that others disturbed; to be said first
     sentence: str
     num_trials: int
     num_faster: int
@@ -98,6 +102,9 @@ class Summary:
     num_broken: int
     num_fixed: int
     num_regressions: int  # slower beyond the threshold, and broken
+    num_disturbed_a: int  # trials of which A has disturbed processes
+    num_disturbed_b: int
+    num_in_doubt: int  # differences for which disturbed processes may account
     ratio: float | None  # geometric mean over the pairs
     low: float | None
     high: float | None
@@ -113,6 +120,7 @@ class Rule:
     margin: float  # smallest difference called one across occasions
     threshold: float  # smallest slowdown that counts as a regression
     correction: str = "Benjamini-Hochberg"
+    ignore_disturbed: bool = False  # disturbed processes decide nothing
 
 
 @dataclass(frozen=True, kw_only=True)

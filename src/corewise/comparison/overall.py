@@ -33,7 +33,9 @@ def mean_ratio(trials: Sequence[ComparedTrial], confidence: float) -> Estimate |
     z = normal_quantile(0.5 + confidence / 2)
     errors = np.array([_error(trial, z) for trial in known])
     value, method = math.exp(float(logs.mean())), "geometric mean, bootstrap over pairs and processes"
-    if len(known) == 1 and math.isnan(errors[0]):
+    if len(known) == 1 and not math.isnan(errors[0]):  # one pair has its own interval, which is shown beside
+        return Estimate(value, known[0].low, known[0].high, confidence, known[0].method, 1)
+    if len(known) == 1:
         reason = "one pair without an interval of its own shows no variation"
         return Estimate(value, None, None, confidence, method, 1, reason)
     means = _drawn_means(logs, np.nan_to_num(errors) ** 2)
@@ -74,7 +76,10 @@ def summarise(
     num_slower = sum(trial.verdict == "slower" for trial in trials)
     num_faster = sum(trial.verdict == "faster" for trial in trials)
     num_undecided = sum(trial.undecided for trial in trials)
+    num_disturbed_a = sum(trial.a_num_disturbed > 0 for trial in trials)
+    num_disturbed_b = sum(trial.b_num_disturbed > 0 for trial in trials)
     return Summary(
+        disturbed=_disturbed(trials, num_disturbed_a, num_disturbed_b, rule),
         sentence=_sentence(len(trials), num_faster, num_slower, num_undecided, len(broken), overall, rule),
         num_trials=len(trials),
         num_faster=num_faster,
@@ -84,6 +89,9 @@ def summarise(
         num_broken=len(broken),
         num_fixed=len(fixed),
         num_regressions=sum(trial.regression for trial in trials) + len(broken),
+        num_disturbed_a=num_disturbed_a,
+        num_disturbed_b=num_disturbed_b,
+        num_in_doubt=sum(trial.in_doubt and trial.verdict != "same" for trial in trials),
         ratio=overall.value if overall else None,
         low=overall.low if overall else None,
         high=overall.high if overall else None,
@@ -109,17 +117,50 @@ def _sentence(
         text = f"B is faster in {num_faster:,} of {trials} and slower in none"
     elif num_slower:
         text = f"B is slower in {num_slower:,} of {trials} and faster in none"
+    elif num_undecided == num:
+        text = f"The data cannot tell whether A and B differ ({trials})"
+    elif num_undecided:
+        text = f"No difference between A and B is shown in {num - num_undecided:,} of {trials}"
     else:
         text = f"No difference between A and B is shown in {trials}"
-    if num_undecided:
+    if 0 < num_undecided < num:
         text += f"; in {num_undecided:,} the data cannot tell"
     if num_broken:
         text += f"; {counted(num_broken, 'trial')} that A measured failed in B"
     if overall is None:
         return f"{text}."
-    times = "times per sample" if rule.metric == PER_SAMPLE else "times"
+    per_sample = " per sample" if rule.metric == PER_SAMPLE else ""
     interval = f" ({_ratio(overall.low)} to {_ratio(overall.high)})" if overall.low and overall.high else ""
-    return f"{text}; over all, {times} are {_ratio(overall.value)} of A's{interval}."
+    over_all = "over all, " if num > 1 else ""
+    return f"{text}; {over_all}B takes {_ratio(overall.value)} times as long{per_sample} as A{interval}."
+
+
+def _disturbed(
+    trials: Sequence[ComparedTrial], num_disturbed_a: int, num_disturbed_b: int, rule: Rule
+) -> list[str]:
+    """What must be said first where others disturbed runs that count; empty where none was."""
+    if not num_disturbed_a + num_disturbed_b:
+        return []
+    trials_of = f"of {counted(len(trials), 'trial')} of"
+    if num_disturbed_a and num_disturbed_b:
+        which = f"{num_disturbed_a:,} {trials_of} A and {num_disturbed_b:,} of B"
+    else:
+        which = (
+            f"{num_disturbed_a:,} {trials_of} A" if num_disturbed_a else f"{num_disturbed_b:,} {trials_of} B"
+        )
+    found = [f"{which} had runs that others disturbed."]
+    for verdict, letter in (("slower", "B"), ("faster", "A")):
+        num = sum(trial.in_doubt and trial.verdict == verdict for trial in trials)
+        if num:
+            found.append(
+                f"{counted(num, 'trial')} where B is {verdict} may be so only because others disturbed "
+                f"{letter}: measure again in quiet, or leave such runs out with --ignore-disturbed."
+            )
+    if rule.ignore_disturbed:
+        num_left = sum(trial.in_doubt for trial in trials)
+        kept = f"; in {counted(num_left, 'trial')} too few are left to tell" if num_left else ""
+        found.append(f"Disturbed runs are left out{kept}.")
+    return found
 
 
 def _ratio(value: float) -> str:

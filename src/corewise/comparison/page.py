@@ -5,10 +5,11 @@ from typing import Any
 
 from corewise import __version__
 from corewise.comparison.charts import charts_of, standing, time_word
-from corewise.comparison.model import Comparison, OneSided, SideFacts
+from corewise.comparison.model import ComparedTrial, Comparison, OneSided, SideFacts
 from corewise.comparison.words import (
     counts_words,
     difference_words,
+    disturbed_words,
     rule_words,
     side_name,
     values_words,
@@ -18,6 +19,7 @@ from corewise.report.model import Column, Report, StudyPart, Table, Unmeasured
 from corewise.report.words import counted, short
 from corewise.spec.record import utc_now
 
+_TIMES_HINT = "geometric mean over processes where Welch's t compares them, else their median"
 _MAX_POINTS = 200  # named for each reason
 
 
@@ -29,7 +31,11 @@ def as_report(comparison: Comparison) -> Report:
         title=f"{_title(b, one_store)} against {_title(a, one_store)}",
         made_at=utc_now(),
         corewise_version=__version__,
-        summary=[comparison.summary.sentence, f"A is {side_name(a)}, B is {side_name(b)}."],
+        summary=[
+            *comparison.summary.disturbed,
+            comparison.summary.sentence,
+            f"A is {side_name(a)}, B is {side_name(b)}.",
+        ],
         studies=[_differences_part(comparison), _trials_part(comparison)],
         notices=[
             *comparison.summary.notes,
@@ -100,9 +106,14 @@ def _trials_part(comparison: Comparison) -> StudyPart:
 
 def _trials_table(comparison: Comparison) -> Table:
     time = time_word(comparison)
+    has_disturbed = bool(comparison.summary.disturbed)
+    disturbed = Column(
+        key="disturbed", title="disturbed", hint="runs that others disturbed; ~: in doubt for it"
+    )
     columns = [
         Column(key="trial", title="trial"),
         Column(key="verdict", title="B is"),
+        *([disturbed] if has_disturbed else []),
         Column(key="ratio", title="ratio", kind="number", hint=f"{time} of B over that of A"),
         Column(key="low", title="from", kind="number", hint="lower end of the interval, of this trial alone"),
         Column(key="high", title="to", kind="number", hint="upper end of the interval"),
@@ -110,16 +121,17 @@ def _trials_table(comparison: Comparison) -> Table:
         Column(
             key="effect", title="Cliff's delta", kind="number", hint="-1: every B below every A; 1: above"
         ),
-        Column(key="a", title="A", kind="seconds"),
-        Column(key="b", title="B", kind="seconds"),
+        Column(key="a", title="A", kind="seconds", hint=_TIMES_HINT),
+        Column(key="b", title="B", kind="seconds", hint=_TIMES_HINT),
         Column(key="num_a", title="processes A", kind="number"),
         Column(key="num_b", title="processes B", kind="number"),
         Column(key="why", title="why"),
     ]
     rows = [
         [
-            trial.name, standing(trial), trial.ratio, trial.low, trial.high, trial.adjusted_p_value,
-            trial.effect_size, trial.a_time_s, trial.b_time_s, trial.a_num_processes,
+            trial.name, standing(trial), *([_disturbed(trial)] if has_disturbed else []),
+            trial.ratio, trial.low, trial.high, trial.adjusted_p_value, trial.effect_size,
+            trial.a_time_s, trial.b_time_s, trial.a_num_processes,
             trial.b_num_processes, trial.reason,
         ]
         for trial in comparison.trials
@@ -131,6 +143,10 @@ def _trials_table(comparison: Comparison) -> Table:
         rows=rows,
         caption=f"{time.capitalize()} of {counted(len(rows), 'trial')}, worst first.",
     )
+
+
+def _disturbed(trial: ComparedTrial) -> str | None:
+    return disturbed_words(trial).rpartition(": ")[2] + (" ~" if trial.in_doubt else "") or None
 
 
 def _unmeasured(what: str, status: Any, trials: Sequence[OneSided]) -> list[Unmeasured]:

@@ -36,6 +36,8 @@ class Measured(NamedTuple):
     study: str
     step_s: tuple[float, ...]  # one median per process
     sample_s: tuple[float, ...]  # the same per sample of the workload
+    quiet_step_s: tuple[float, ...]  # those of processes that nothing disturbed
+    quiet_sample_s: tuple[float, ...]
     samples_per_step: float
     started_s: float  # since 1970; NaN when unknown
     finished_s: float
@@ -110,7 +112,12 @@ class Side:
 
 def measured(record: Record, ignored: frozenset[str] = frozenset()) -> Measured:
     """What comparing needs of a record."""
-    step_s, sample_s = process_times(record)
+    step_s, sample_s = process_times(record.runs)
+    quiet_step_s, quiet_sample_s = step_s, sample_s
+    if record.is_disturbed:
+        quiet_step_s, quiet_sample_s = process_times(
+            [run for run in record.runs if not run.get("disturbances")]
+        )
     names = ("machine", "versions", "protocol", "env", "corewise_version")
     return Measured(
         trial_id=record.trial_id,
@@ -121,6 +128,8 @@ def measured(record: Record, ignored: frozenset[str] = frozenset()) -> Measured:
         study=record.study,
         step_s=step_s,
         sample_s=sample_s,
+        quiet_step_s=quiet_step_s,
+        quiet_sample_s=quiet_sample_s,
         samples_per_step=_number(record.metrics.get("samples_per_step")),
         started_s=_moment(record.started_at),
         finished_s=_moment(record.finished_at),
@@ -168,10 +177,10 @@ def _shared(text: bytes) -> bytes:
     return text
 
 
-def process_times(record: Record) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def process_times(runs: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The median step of each good process, and the time it took for each sample."""
     step_s, sample_s = [], []
-    for run in record.runs:
+    for run in runs:
         metrics = run.get("metrics")
         if run.get("status") != "ok" or not isinstance(metrics, (dict, Mapping)):
             continue

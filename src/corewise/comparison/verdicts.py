@@ -13,6 +13,7 @@ from corewise.stats.occasions import OCCASION_MARGIN
 from corewise.stats.pairs import Looks, Pair, PairTests, compare_pairs, level_of
 
 CONFIDENCE = 0.95
+LEAST_QUIET = 3  # undisturbed processes a side that can judge without the disturbed ones
 PER_SAMPLE = "seconds per sample"
 _ORDER: Mapping[str, int] = {"slower": 0, "faster": 1, "same": 2}
 
@@ -44,7 +45,7 @@ def judge(
     partners: Sequence[Partners], rule: Rule, name_of: Callable[[dict[str, Any]], str]
 ) -> list[ComparedTrial]:
     """The pairs with their verdicts, worst first: slower, faster, then the same, each by size of effect."""
-    pairs = [Pair(*_times(each, rule.metric), each.looks, each.interleaved) for each in partners]
+    pairs = [Pair(*_times(each, rule), each.looks, each.interleaved) for each in partners]
     tests = compare_pairs(pairs, rule.confidence)
     judged = [
         _judged(each, pair, found, rule, name_of(each.a.params))
@@ -61,7 +62,9 @@ def _each_found(tests: PairTests) -> Iterator[_Found]:
         yield _Found(ratio, low, high, p_value, adjusted, effect, by_ranks)
 
 
-def make_rule(partners: Sequence[tuple[Measured, Measured]], threshold: float) -> Rule:
+def make_rule(
+    partners: Sequence[tuple[Measured, Measured]], threshold: float, ignore_disturbed: bool = False
+) -> Rule:
     """The rule for these pairs: steps that hold different numbers of samples are compared per sample."""
     differ = any(
         a.samples_per_step != b.samples_per_step
@@ -69,7 +72,13 @@ def make_rule(partners: Sequence[tuple[Measured, Measured]], threshold: float) -
         if not math.isnan(a.samples_per_step + b.samples_per_step)
     )
     metric = PER_SAMPLE if differ else "step_s"
-    return Rule(metric=metric, confidence=CONFIDENCE, margin=OCCASION_MARGIN, threshold=threshold)
+    return Rule(
+        metric=metric,
+        confidence=CONFIDENCE,
+        margin=OCCASION_MARGIN,
+        threshold=threshold,
+        ignore_disturbed=ignore_disturbed,
+    )
 
 
 def stricter_looks(a: Looks, b: Looks, confidence: float = CONFIDENCE) -> Looks:
@@ -77,13 +86,31 @@ def stricter_looks(a: Looks, b: Looks, confidence: float = CONFIDENCE) -> Looks:
     return a if a == b else min(a, b, key=lambda looks: level_of(looks, confidence))
 
 
-def _times(each: Partners, metric: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return (each.a.sample_s, each.b.sample_s) if metric == PER_SAMPLE else (each.a.step_s, each.b.step_s)
+def _times(each: Partners, rule: Rule) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The times that are compared: all, or only the undisturbed ones where that is asked for and enough."""
+    quiet_a, quiet_b = _quiet(each.a, rule), _quiet(each.b, rule)
+    if rule.ignore_disturbed and min(len(quiet_a), len(quiet_b)) >= LEAST_QUIET:
+        return quiet_a, quiet_b
+    return _all(each.a, rule), _all(each.b, rule)
+
+
+def _all(trial: Measured, rule: Rule) -> tuple[float, ...]:
+    return trial.sample_s if rule.metric == PER_SAMPLE else trial.step_s
+
+
+def _quiet(trial: Measured, rule: Rule) -> tuple[float, ...]:
+    return trial.quiet_sample_s if rule.metric == PER_SAMPLE else trial.quiet_step_s
 
 
 def _judged(each: Partners, pair: Pair, found: _Found, rule: Rule, name: str) -> ComparedTrial:
     verdict = _verdict(pair, found, rule)
-    undecided = verdict == "same" and _could_differ(found, rule)
+    num_a, num_b = (len(_all(side, rule)) - len(_quiet(side, rule)) for side in (each.a, each.b))
+    compared_all = len(pair.a) + len(pair.b) == len(_all(each.a, rule)) + len(_all(each.b, rule))
+    in_doubt = compared_all and _may_account(verdict, num_a, num_b)
+    reason = ""
+    if in_doubt and rule.ignore_disturbed:
+        verdict, reason = "same", _too_few_quiet(each, rule)
+    undecided = bool(reason) or (verdict == "same" and _could_differ(found, rule))
     return ComparedTrial(
         name=name,
         a_trial_id=each.a.trial_id,
@@ -92,7 +119,7 @@ def _judged(each: Partners, pair: Pair, found: _Found, rule: Rule, name: str) ->
         verdict=verdict,
         undecided=undecided,
         regression=verdict == "slower" and (found.ratio or 0.0) > 1 + rule.threshold,
-        reason=_reason(pair, found, verdict, undecided, rule),
+        reason=reason or _reason(pair, found, verdict, undecided, rule),
         ratio=found.ratio,
         low=found.low,
         high=found.high,
@@ -101,11 +128,36 @@ def _judged(each: Partners, pair: Pair, found: _Found, rule: Rule, name: str) ->
         effect_size=found.effect,
         method="Mann-Whitney" if found.by_ranks else "Welch",
         interleaved=pair.interleaved,
-        a_time_s=statistics.median(pair.a) if pair.a else None,
-        b_time_s=statistics.median(pair.b) if pair.b else None,
+        a_time_s=_middle(pair.a, found.by_ranks),
+        b_time_s=_middle(pair.b, found.by_ranks),
         a_num_processes=len(pair.a),
         b_num_processes=len(pair.b),
+        a_num_disturbed=num_a,
+        b_num_disturbed=num_b,
+        in_doubt=in_doubt,
     )
+
+
+def _middle(times_s: Sequence[float], by_ranks: bool) -> float | None:
+    """What the ratio is of: Welch's t compares geometric means, ranks stand for medians."""
+    if not times_s:
+        return None
+    return statistics.median(times_s) if by_ranks else math.exp(statistics.fmean(map(math.log, times_s)))
+
+
+def _may_account(verdict: Verdict, num_disturbed_a: int, num_disturbed_b: int) -> bool:
+    """True when disturbed processes may account for the verdict: others only ever make a side slower."""
+    if verdict == "same":
+        return num_disturbed_a + num_disturbed_b > 0
+    return (num_disturbed_b if verdict == "slower" else num_disturbed_a) > 0
+
+
+def _too_few_quiet(each: Partners, rule: Rule) -> str:
+    left = " and ".join(
+        f"{len(_quiet(side, rule))} of {counted(len(_all(side, rule)), 'process', 'processes')} of {letter}"
+        for letter, side in (("A", each.a), ("B", each.b))
+    )
+    return f"the data cannot tell: undisturbed were {left}; at least {LEAST_QUIET} on each side are needed"
 
 
 def _is_shown(found: _Found, rule: Rule) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from corewise.comparison.model import Comparison, Difference, SideFacts, Summary
-from corewise.comparison.verdicts import PER_SAMPLE
+from corewise.comparison.model import ComparedTrial, Comparison, Difference, SideFacts, Summary
+from corewise.comparison.verdicts import LEAST_QUIET, PER_SAMPLE
 from corewise.report.words import clean, counted, listed
 
 _MOST_VALUES = 4
@@ -26,6 +26,16 @@ def counts_words(summary: Summary) -> str:
         f"{summary.num_faster:,} faster, {summary.num_same:,} the same; "
         f"of {summary.num_undecided:,} the data cannot tell."
     )
+
+
+def disturbed_words(trial: ComparedTrial) -> str:
+    """How many runs of a trial others disturbed, or nothing."""
+    sides = [
+        f"{num:,} of {letter}"
+        for letter, num in (("A", trial.a_num_disturbed), ("B", trial.b_num_disturbed))
+        if num
+    ]
+    return f"runs that others disturbed: {listed(sides)}" if sides else ""
 
 
 def difference_words(differences: Sequence[Difference]) -> str:
@@ -61,13 +71,20 @@ def rule_words(comparison: Comparison) -> list[tuple[str, str]]:
         if rule.metric == PER_SAMPLE
         else "median step of each process"
     )
+    disturbed = (
+        f"left out where {LEAST_QUIET} others a side remain; else what they may account for is not told"
+        if rule.ignore_disturbed
+        else "counted like others, and named"
+    )
     return [
         ("compared", metric),
+        ("disturbed processes", disturbed),
         ("test", "Mann-Whitney on ranks; Welch's t where processes are few or trials were interleaved"),
         ("confidence", f"{100 * rule.confidence:g} %, corrected for having looked while measuring"),
         ("number of trials", f"corrected by {rule.correction}: the false discovery rate"),
         ("margin", f"{100 * rule.margin:g} %: smaller differences between occasions are the same"),
         ("threshold", f"{100 * rule.threshold:g} %: the smallest slowdown that is a regression"),
+        ("times of A and B", "geometric means where Welch's t compares them, else medians"),
         ("effect size", "Cliff's delta"),
         ("mean ratio", "geometric mean; interval by bootstrap over trials and processes"),
     ]

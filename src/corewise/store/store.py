@@ -35,13 +35,18 @@ class Store:
         self._done: set[str] = set()
 
     @classmethod
-    def open(cls, path: Path | str, create: bool = True) -> "Store":
-        """The store at a path; made there when `create` is given and nothing else lives there."""
+    def open(
+        cls, path: Path | str, create: bool = True, advice: str = "name one with --store DIR"
+    ) -> "Store":
+        """The store at a path; made there when `create` is given and nothing else lives there.
+
+        `advice` says how the caller's user names another where there is none.
+        """
         store = cls(Path(path))
         try:
             if not store._exists():
                 if not create:
-                    raise UserError(_no_store(store.path))
+                    raise UserError(_no_store(store.path, advice))
                 store._make()
         except OSError as error:
             raise UserError(
@@ -251,7 +256,7 @@ def _trial_ids(raw: bytes) -> Iterator[str]:
                 continue
 
 
-def _no_store(path: Path) -> str:
+def _no_store(path: Path, advice: str) -> str:
     what = "is not a Corewise store" if path.exists() else "does not exist"
     make = f"corewise run STUDY --store {shlex.quote(str(path))}"
-    return f"the store {path} {what}: name one with --store DIR, or make one with `{make}`"
+    return f"the store {path} {what}: {advice}, or make one with `{make}`"
