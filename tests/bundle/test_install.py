@@ -1,5 +1,6 @@
 """A bundle installs where no index can be reached, measures there, and is refused when it is not whole."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -12,8 +13,9 @@ import pytest
 from bundling import HAS_NO_NETWORK, Installed, install, offline
 
 from corewise.bundle.make import Made
-from corewise.bundle.payload.install import SUMS, digest_of
+from corewise.bundle.payload.install import MARK, SUMS, changed_files, digest_of
 
+STORE = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
 STUDY = """
 question: Does a node without scipy measure?
 workload: matmul
@@ -73,11 +75,18 @@ def test_a_study_runs_on_the_node_and_its_store_is_read_at_home(installed: Insta
     assert [record["status"] for record in json.loads(done.stdout)] == ["ok", "ok"]
 
 
+def test_the_node_shows_the_efficiencies_of_a_study_without_scipy(
+    installed: Installed, tmp_path: Path
+) -> None:
+    done = installed.corewise("show", "--store", str(STORE), "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert any(0 < row["efficiency"] < 1 for row in json.loads(done.stdout)[0]["rows"])
+
+
 def test_what_needs_more_than_a_worker_says_to_carry_the_store_home(
     installed: Installed, tmp_path: Path
 ) -> None:
-    store = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
-    done = installed.corewise("export", "--store", str(store), "-o", "x.parquet", cwd=tmp_path)
+    done = installed.corewise("export", "--store", str(STORE), "-o", "x.parquet", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("corewise: this needs duckdb, which is not installed here.")
     assert "carry the store" in done.stderr
@@ -87,6 +96,33 @@ def test_help_is_shown_without_pygments(installed: Installed, tmp_path: Path) ->
     done = installed.corewise("run", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Usage: corewise run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [([], 2), (["run", "--help"], 0), (["run", "--bogus"], 2), (["runn"], 2)]
+)
+def test_help_and_complaints_are_shown_where_a_node_has_some_of_the_parts_that_colour_them(
+    words: list[str], code: int, installed: Installed, tmp_path: Path
+) -> None:
+    spec = importlib.util.find_spec("pygments")
+    assert spec is not None
+    assert spec.origin is not None
+    (tmp_path / "pygments").symlink_to(Path(spec.origin).parent)
+    command = [str(installed.prefix / "bin/corewise"), *words]
+    env = offline({"PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Usage: corewise" in done.stdout + done.stderr
+
+
+def test_a_live_report_is_refused_before_anything_is_measured(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    done = installed.corewise("run", "study.yaml", "--store", "store", "--report", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("corewise: this needs altair, which is not installed here.")
+    assert "leave out --report" in done.stderr
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_self_test_says_what_failed(installed: Installed, worker: Made, tmp_path: Path) -> None:
@@ -145,6 +181,29 @@ def test_a_missing_and_an_extra_file_are_refused_and_named(
     assert f"wheels/{gone.name} is missing" in done.stderr
     assert "wheels/stranger-1.0-py3-none-any.whl is not part of it" in done.stderr
     assert not (tmp_path / "env").exists()
+
+
+def test_an_installation_inside_the_bundle_is_no_change_of_it(copied: Path, node_python: Path) -> None:
+    for _ in range(2):
+        done = install(copied, node_python, "--no-selftest", "--unpack", str(copied / "corewise-env"))
+        assert done.returncode == 0, done.stderr
+    assert changed_files(copied) == []
+
+
+def test_a_mark_among_the_wheels_hides_no_stranger(copied: Path) -> None:
+    (copied / "wheels" / MARK).touch()
+    (copied / "wheels/stranger-1.0-py3-none-any.whl").touch()
+    assert "wheels/stranger-1.0-py3-none-any.whl is not part of it" in changed_files(copied)
+
+
+def test_of_very_many_changed_files_a_few_are_named(copied: Path, node_python: Path, tmp_path: Path) -> None:
+    for i in range(500):
+        (copied / f"stranger-{i}").touch()
+    done = install(copied, node_python, str(tmp_path / "env"))
+    assert done.returncode == 2
+    assert "stranger-0 is not part of it" in done.stderr
+    assert "and 490 more files" in done.stderr
+    assert len(done.stderr) < 1000
 
 
 def test_a_bundle_without_its_checksums_is_refused(copied: Path, node_python: Path, tmp_path: Path) -> None:

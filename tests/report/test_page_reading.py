@@ -6,6 +6,7 @@ from made_report import made_report, scaling_study
 from page_steps import ALL_DRAWN, TOLD, TRIALS, Open, background, click, column, enter
 
 from corewise.report.page import write_page
+from corewise.spec.record import utc_now
 
 FOCUSED = (
     "(({id, className, tagName, hash, innerText}) => id || hash || [tagName, className, innerText].join('.'))"
@@ -107,6 +108,32 @@ def test_a_live_page_reloads_and_keeps_what_the_reader_set_up(open_page: Open, t
     assert page.run("document.querySelector('#study-thread-scaling-unmeasured details').open")
     assert page.run("document.activeElement.id") == "table-trials-filter-1"
     assert page.complaints() == []
+
+
+def test_a_live_page_that_nobody_rewrites_stops_claiming_that_the_study_runs(
+    open_page: Open, tmp_path: Path
+) -> None:
+    words = "document.getElementById('live-words').textContent"
+    page = open_page(made_report(refresh_s=3600.0, made_at=utc_now()))
+    assert page.run(words) == "The study is running; updating every 3600 s."
+    page = open_page(made_report(refresh_s=3600.0, made_at="2020-01-01T00:00:00Z"))
+    assert "has not been rewritten for" in page.run(words)
+    assert "the study may have ended or been killed" in page.run(words)
+    assert "running" not in page.run(words)
+    # Rewritten while we looked on: then it is our clock that is wrong.
+    write_page(made_report(refresh_s=3600.0, made_at="2020-01-01T00:01:00Z"), tmp_path / "report.html")
+    page.run("saveState(), location.reload()")
+    page.wait(f"{words}.startsWith('The study is running')")
+
+
+def test_the_contents_follow_the_reader(open_page: Open) -> None:
+    page = open_page(made_report(), height_px=220)
+    page.run("document.getElementById('versions').scrollIntoView({behavior: 'instant'})")
+    here = "[...document.querySelectorAll('.contents a.here')].pop()"
+    page.wait(
+        f"{here} && {here}.getBoundingClientRect().bottom <= innerHeight && {here}.hash === '#versions'"
+    )
+    assert page.run(f"{here}.getBoundingClientRect().top") >= 0
 
 
 def test_a_live_page_follows_the_file_until_paused_and_stops_with_the_study(

@@ -9,7 +9,10 @@ from browser import Browser, Page
 from made_report import hostile_table, made_report, scaling_study
 from page_steps import ALL_DRAWN, TOLD, TRIALS, Open, click, column, enter, save_csv, wait_for_file
 
+from corewise.report.gather import build_report
 from corewise.report.page import write_page
+
+STORE = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
 
 
 def test_a_click_sorts_up_then_down_then_as_given_with_missing_values_last(open_page: Open) -> None:
@@ -47,7 +50,7 @@ def test_best_rows_are_marked_with_a_word_and_keep_it_when_sorted(open_page: Ope
 def test_numbers_have_four_digits_and_their_unit_in_the_heading(open_page: Open) -> None:
     page = open_page(made_report())
     heads = page.run(f"[...{TRIALS}.querySelectorAll('th button')].map((one) => one.innerText.trim())")
-    assert [head.rstrip(" ↕\n") for head in heads] == [
+    assert [" ".join(head.split()).rstrip(" ↕") for head in heads] == [
         *("Workload", "Threads", "Batch", "Throughput (images/s)", "95 % interval (images/s)"),
         *("Efficiency (%)", "Step (ms)", "Memory (GiB)", "Finished (UTC)"),
     ]
@@ -151,3 +154,11 @@ def test_a_hundred_thousand_rows_sort_filter_and_turn_pages(open_page: Open) -> 
     enter(page, "#table-trials-filter", "alexnet 16")
     page.wait(f"{TOLD}.includes(' of 100,000 rows')")
     assert set(column(page, 1)) == {"alexnet"}
+
+
+def test_the_results_of_a_real_study_are_seen_whole_on_a_laptop(open_page: Open) -> None:
+    page = open_page(build_report([STORE]), width_px=1280)
+    hidden = (
+        "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
+    )
+    assert page.run(f"{hidden}.map((one) => one.closest('section').id)") == []

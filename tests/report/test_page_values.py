@@ -24,7 +24,8 @@ from made_report import HOSTILE, hostile_report, made_report, scaling_study, tri
 from corewise.report.model import Column, Table
 from corewise.report.packed import Block, cut_note, packed, packed_tables
 from corewise.report.page import render_page, write_page
-from corewise.report.text import Ids, clean, prose
+from corewise.report.phrases import literal
+from corewise.report.text import Ids, clean, clean_values, prose
 from corewise.spec.errors import UserError
 
 
@@ -48,6 +49,13 @@ def test_prose_escapes_every_name(name: str) -> None:
     made = str(prose(f"before {name} after"))
     assert "<" not in made
     assert html.unescape(made) == f"before {clean(name)} after"
+
+
+def test_a_backtick_of_a_value_is_shown_and_is_no_markup() -> None:
+    assert prose(f"At kind {literal('a`b`c')}: see `corewise show`.") == (
+        "At kind a`b`c: see <code>corewise show</code>."
+    )
+    assert clean_values([literal("a`b")]) == ["a`b"]
 
 
 def test_prose_sets_what_stands_between_backticks_as_code() -> None:
@@ -111,7 +119,7 @@ def test_ids_are_unlike_each_other_and_safe_in_a_link() -> None:
     ids = Ids()
     names = [ids.name("table", key) for key in ("All trials", "all-trials", "<b>", "", "é", "x" * 500)]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[a-z0-9-]{1,80}", name) for name in names)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,100}", name) for name in names)
 
 
 def test_only_the_scripts_of_the_page_may_run_and_nothing_may_be_loaded() -> None:

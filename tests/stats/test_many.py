@@ -1,6 +1,7 @@
 """Many ratios at once are the same as one at a time."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -48,3 +49,12 @@ def test_nothing_at_all_gives_nothing() -> None:
 def test_one_base_serves_all() -> None:
     moments = log_moments([[1.0, 1.1], [2.0, 2.2], [4.0, 4.4]])
     assert ratios_of(moments, moments[np.array([0])]).value == pytest.approx([1.0, 2.0, 4.0])
+
+
+def test_a_node_without_scipy_gets_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    above, below = log_moments([[1.0, 1.1, 1.3], [2.0, 2.0], []]), log_moments([[0.9, 1.0]] * 3)
+    with_scipy = ratios_of(above, below)
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    without = ratios_of(above, below)
+    for name in ("value", "low", "high"):
+        np.testing.assert_allclose(getattr(without, name), getattr(with_scipy, name), rtol=1e-8)

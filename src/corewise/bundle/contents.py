@@ -13,7 +13,7 @@ PLAIN_FILES = ("install.py", "selftest.sh")
 FILLED_FILES = ("install.sh", "README.txt", "corewise.def")
 # What a node does not need to run trials and keep records: these make queries, charts and bundles at home.
 HOME_ONLY = frozenset({"scipy", "duckdb", "altair", "vl-convert-python", "jinja2", "packaging"})
-# numpy is the node's own; rich shows program text and Markdown with the other two, our commands neither.
+# numpy is the node's own; the other two only colour the help, which is plain without them (cli/main.py).
 LEFT_OUT_OF_WORKER = HOME_ONLY | {"numpy", "pygments", "markdown-it-py"}
 _IMPORTED_AS = {"vl-convert-python": "vl_convert"}
 
@@ -23,9 +23,14 @@ def missing_package(problem: ModuleNotFoundError) -> str | None:
     module = (problem.name or "").partition(".")[0]
     if module not in {_IMPORTED_AS.get(name, name) for name in HOME_ONLY}:
         return None
+    return without(module, "run this command there")
+
+
+def without(module: str, next_step: str) -> str:
+    """What to tell where a package for home is missing, and what to do at home."""
     return (
         f"this needs {module}, which is not installed here. A worker-only install runs studies and keeps "
-        "their records: carry the store (the folder of --store) home and run this command there"
+        f"their records: carry the store (the folder of --store) home and {next_step}"
     )
 
 

@@ -41,6 +41,7 @@ def main() -> int:
 def checks(folder: Path) -> dict[str, Callable[[], None]]:
     """The checks that this installation must pass: a study for each runtime, and what reads its records."""
     found: dict[str, Callable[[], None]] = {
+        "help is shown and a wrong option told": lambda: _helps(folder),
         "doctor describes this machine": lambda: _describes_machine(folder),
         "a study on numpy runs to its end": lambda: _measures(folder, "numpy"),
     }
@@ -52,6 +53,13 @@ def checks(folder: Path) -> dict[str, Callable[[], None]]:
     if importlib.util.find_spec("altair"):
         found["a report is written"] = lambda: _writes(folder, "report", "report.html")
     return found
+
+
+def _helps(folder: Path) -> None:
+    for words in (["--help"], ["run", "--help"]):
+        if "Usage:" not in _corewise(folder, *words):
+            raise Failed(f"corewise {' '.join(words)} shows no help")
+    _corewise(folder, "run", "--no-such-option", ends_with=2)
 
 
 def _describes_machine(folder: Path) -> None:
@@ -82,8 +90,8 @@ def _writes(folder: Path, verb: str, name: str) -> None:
         raise Failed(f"{name} is empty")
 
 
-def _corewise(folder: Path, *words: str) -> str:
-    """What a command prints; Failed with its complaint when it does not end well."""
+def _corewise(folder: Path, *words: str, ends_with: int = 0) -> str:
+    """What a command prints; Failed with its complaint when it does not end as it should."""
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     try:
         done = subprocess.run(
@@ -96,7 +104,7 @@ def _corewise(folder: Path, *words: str) -> str:
         )
     except subprocess.TimeoutExpired as problem:
         raise Failed(f"corewise {words[0]} was not done after {TIMEOUT_S} s") from problem
-    if done.returncode:
+    if done.returncode != ends_with:
         said = (done.stdout + done.stderr).splitlines()[-LINES_SHOWN:]
         raise Failed("\n    ".join([f"corewise {words[0]} ended with {done.returncode}:", *said]))
     return done.stdout

@@ -1,11 +1,14 @@
 """What a report holds, as values: one side computes them from records, the other draws them as a page.
 
 Sentences, captions and remedies may hold code between backticks; a command there gets a button to copy it.
+A backtick of a value, which is no markup, stands there as PLAIN_BACKTICK.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+PLAIN_BACKTICK = "\u02cb"  # looks like one, and the page makes one of it
 
 Kind = Literal["text", "number", "percent", "bytes", "seconds", "time"]
 
@@ -41,7 +44,7 @@ class Chart:
     key: str  # names the file of a figure too: letters, digits and hyphens
     title: str
     spec: Mapping[str, Any]
-    caption: str  # what is drawn, the interval and its method, how many processes, the base of any ratio
+    caption: str  # what is drawn, the interval and its method, how many runs, the base of any ratio
     alt: str  # what one sees, for those who do not see it
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corewise.report.groups import WIDTHS, Group
+from corewise.report.model import PLAIN_BACKTICK
 from corewise.report.words import counted, named, short, shown
 from corewise.spec.record import Record
 
@@ -21,12 +22,28 @@ _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "e
 def workload_words(workload: str) -> str:
     """The workload's name as papers write it."""
     match = re.fullmatch(r"resnet(\d+)", workload)
-    return f"ResNet-{match[1]}" if match else _PRETTY.get(workload, short(workload) or "the workload")
+    name = _PRETTY.get(workload, _said(own_name(workload)))
+    return f"ResNet-{match[1]}" if match else name or "the workload"
+
+
+def own_name(workload: str) -> str:
+    """A workload of one's own, /home/me/mine.py:make, without its folder: mine.py:make."""
+    match = re.fullmatch(r".*[/\\]([^/\\]+\.py:\w+)", workload, flags=re.DOTALL)
+    return match[1] if match else workload
+
+
+def literal(text: str) -> str:
+    """The text as a value in a sentence: a backtick in it is no markup."""
+    return text.replace("`", PLAIN_BACKTICK)
+
+
+def _said(text: str) -> str:
+    return literal(short(text))
 
 
 def task_words(group: Group) -> str:
     """What is computed: ResNet-50 training."""
-    mode = _MODES.get(group.mode, short(group.mode))
+    mode = _MODES.get(group.mode, _said(group.mode))
     return f"{workload_words(group.workload)} {mode}".strip()
 
 
@@ -47,7 +64,7 @@ def rate_unit(group: Group) -> str:
 
 def axis_title(name: str) -> str:
     """An axis as the title of a column or of a chart's axis."""
-    return "math kernels" if name == "math" else short(named(name).replace("_", " "))
+    return "math kernels" if name == "math" else _said(named(name).replace("_", " "))
 
 
 def value_words(name: str, value: Any) -> str:
@@ -57,16 +74,16 @@ def value_words(name: str, value: Any) -> str:
             value, name.removesuffix("es") if name == "processes" else name.removesuffix("s"), name
         )
     if name == "version":
-        return f"version {short(shown(value))}"
+        return f"version {_said(shown(value))}"
     if name == "machine" or name == "store":
-        return short(shown(value))
+        return _said(shown(value))
     if isinstance(value, bool):
-        return f"{'with' if value else 'without'} {short(named(name))}"
+        return f"{'with' if value else 'without'} {_said(named(name))}"
     if value is None:
-        return f"{short(named(name).replace('_', ' '))} unset"
+        return f"{_said(named(name).replace('_', ' '))} unset"
     if isinstance(value, str) and name in _LEVEL_AXES:
-        return f"{short(value)} {_LEVEL_AXES[name]}".strip()
-    return f"{short(named(name).replace('_', ' '))} {short(shown(value))}"
+        return f"{_said(value)} {_LEVEL_AXES[name]}".strip()
+    return f"{_said(named(name).replace('_', ' '))} {_said(shown(value))}"
 
 
 def point_words(point: Mapping[str, Any], without: Sequence[str] = ()) -> str:

@@ -5,6 +5,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from corewise.report.model import PLAIN_BACKTICK
+
 # Control characters, halves of a pair and marks that reorder what follows them; U+FFFD stands in for each.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _CODE = re.compile(r"`([^`]+)`")
@@ -13,8 +15,9 @@ _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def clean(text: str) -> str:
-    """The text with nothing unseen in it; line ends as newlines."""
-    return _UNSEEN.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+    """The text with nothing unseen in it; line ends as newlines, the backticks of values as they were."""
+    seen = _UNSEEN.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return seen.replace(PLAIN_BACKTICK, "`")
 
 
 def clean_values(value: Any) -> Any:
@@ -30,7 +33,7 @@ def clean_values(value: Any) -> Any:
 
 def prose(text: str) -> Markup:
     """The text as HTML; what stands between backticks is set as code."""
-    pieces = _CODE.split(clean(text))
+    pieces = [clean(piece) for piece in _CODE.split(text)]
     made = [
         Markup("<code>{}</code>").format(piece) if i % 2 else escape(piece) for i, piece in enumerate(pieces)
     ]
@@ -51,7 +54,7 @@ class Ids:
 
     def name(self, kind: str, key: str) -> str:
         """`kind-key` in lower case, with a number behind it when taken."""
-        slug = _NOT_IN_ID.sub("-", key.lower())[:60].strip("-")
+        slug = _NOT_IN_ID.sub("-", key.lower())[:80].strip("-")
         first = f"{kind}-{slug}" if slug else kind
         name, num_tries = first, 1
         while name in self._taken:

@@ -1,13 +1,14 @@
 """The same ratios as `ratio_of`, for many trials at once: a report of 100,000 trials has no time for each."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
+from corewise.stats.quantiles import t_quantile
 from corewise.stats.values import Values, error_rate, positive
 
 _NEARLY_NORMAL = 1e9  # degrees of freedom at which Student's t is the normal distribution
@@ -69,9 +70,19 @@ def ratios_of(above: LogMoments, below: LogMoments, confidence: float = 0.95) ->
         variance = top + bottom
         shares = (top / variance) ** 2 / (above.num - 1) + (bottom / variance) ** 2 / (below.num - 1)
         degrees = np.minimum(_NEARLY_NORMAL, 1 / np.maximum(1e-12, shares))
-        half = np.where(variance == 0, 0.0, stdtrit(degrees, 1 - alpha / 2) * np.sqrt(variance))
+        half = np.where(variance == 0, 0.0, _t_quantiles(degrees, 1 - alpha / 2) * np.sqrt(variance))
         largest = np.log(np.finfo(np.float64).max)
         value, low, high = (
             np.exp(np.minimum(each, largest)) for each in (difference, difference - half, difference + half)
         )
     return Ratios(value, low, high)
+
+
+def _t_quantiles(degrees: Values, p: float) -> Values:
+    """Student's quantile for each number of degrees; slower where scipy is missing, as on a bare node."""
+    try:
+        from scipy.special import stdtrit
+    except ModuleNotFoundError:
+        each = [math.nan if math.isnan(d) else t_quantile(float(d), p) for d in np.ravel(degrees)]
+        return np.array(each).reshape(np.shape(degrees))
+    return np.asarray(stdtrit(degrees, p))

@@ -22,6 +22,7 @@ SUMS = "SHA256SUMS"
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 MARK = ".corewise-install"  # lies in every folder that this file has installed into
 PARENT = "corewise-parent.pth"
+MOST_NAMED = 10  # files in one message
 
 
 class Refused(Exception):
@@ -85,8 +86,21 @@ def changed_files(folder: Path) -> list[str]:
             wrong.append(f"{name or line} is missing")
         elif digest_of(path) != expected:
             wrong.append(f"{name} has changed")
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    found = files_of(folder, listed)
     return wrong + [f"{name} is not part of it" for name in sorted(found - listed - {SUMS})]
+
+
+def files_of(folder: Path, listed: set[str]) -> set[str]:
+    """The files in the folder by name; an earlier installation beside those of the bundle is passed over."""
+    found = set()
+    for place, names, files in os.walk(folder):
+        inside = Path(place).relative_to(folder)
+        if MARK in files and not any(Path(name).is_relative_to(inside) for name in listed):
+            names.clear()
+            continue
+        links = [name for name in names if os.path.islink(os.path.join(place, name))]
+        found |= {(inside / name).as_posix() for name in (*files, *links)}
+    return found
 
 
 def digest_of(path: Path) -> str:
@@ -101,7 +115,8 @@ def refuse_changed(folder: Path) -> None:
     except FileNotFoundError:
         wrong = [f"{SUMS} is missing"]
     if wrong:
-        told = "; ".join(wrong)
+        more = f"; and {len(wrong) - MOST_NAMED:,} more files" if len(wrong) > MOST_NAMED else ""
+        told = "; ".join(wrong[:MOST_NAMED]) + more
         raise Refused(
             f"the bundle is not as it was made: {told}. Copy it again; keep files of your own elsewhere."
         )

@@ -7,7 +7,7 @@ const FONT = getComputedStyle(document.documentElement).fontFamily;
 // Colours that specifications name, and the page's own for them, which differ in the light and in the dark.
 // Black and white stay: they are written on coloured cells.
 const PAGE_COLOURS = {
-  "#888888": "--ink-soft", "#999999": "--grey",
+  "#888888": "--ink-soft", "#999999": "--grey", "#222222": "--ink", "#fefefe": "--paper",
   "#0072b2": "--blue", "#d55e00": "--vermillion", "#009e73": "--green", "#cc79a7": "--purple",
   "#e69f00": "--orange", "#56b4e9": "--sky", "#f0e442": "--yellow",
 };
@@ -53,20 +53,22 @@ function inPageColours(value, key) {
   return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, inPageColours(item, name)]));
 }
 
-// Legends with no more columns than there is room for, as far as their labels are known.
-function withFittingLegends(value, width_px) {
-  if (Array.isArray(value)) return value.map((item) => withFittingLegends(item, width_px));
+// Labels no longer, and legends with no more columns, than there is room for, as far as they are known.
+function withFittingLabels(value, width_px) {
+  if (Array.isArray(value)) return value.map((item) => withFittingLabels(item, width_px));
   if (!value || typeof value !== "object") return value;
   const result = {};
   for (const [key, item] of Object.entries(value)) {
-    result[key] = key === "values" || key === "datasets" ? item : withFittingLegends(item, width_px);
+    result[key] = key === "values" || key === "datasets" ? item : withFittingLabels(item, width_px);
   }
+  if (value.axis && value.axis.labelLimit) result.axis = { ...result.axis, labelLimit: Math.min(value.axis.labelLimit, 0.35 * width_px) };
   const labels = value.field && value.legend !== null && value.scale && value.scale.domain;
   if (!Array.isArray(labels) || !labels.every((label) => typeof label === "string")) return result;
   const label_px = 40 + LETTER_PX * Math.min(34, Math.max(...labels.map((label) => label.length)));
   const columns = Math.max(1, Math.floor((width_px - 60) / label_px));
   const asked = (value.legend || {}).columns || (width_px < NARROW_PX ? labels.length : columns);
-  result.legend = { labelLimit: Math.min(240, width_px - 90), ...value.legend, columns: Math.min(columns, asked) };
+  const limit_px = Math.min((value.legend || {}).labelLimit || 240, width_px - 90);
+  result.legend = { ...value.legend, labelLimit: limit_px, columns: Math.min(columns, asked) };
   return result;
 }
 
@@ -111,7 +113,7 @@ class ChartView {
   async draw() {
     this.width_px = this.drawing.clientWidth || 700;
     const narrow = this.width_px < NARROW_PX;
-    const spec = fitted(withFittingLegends(inPageColours(this.data.spec), this.width_px), this.width_px);
+    const spec = fitted(withFittingLabels(inPageColours(this.data.spec), this.width_px), this.width_px);
     this.filling = spec.width === "container";
     if (spec.title === this.data.title) delete spec.title;
     spec.config = merged(merged(DEFAULTS, spec.config), themeConfig(narrow));

@@ -2,6 +2,7 @@
 "use strict";
 const STATE_NAME = `corewise-page:${location.pathname}`;
 const TICK_MS = 250;
+const STALE_PERIODS = 3; // a page so much older than it should be is no sign of a running study
 
 function placeOnPage() {
   const marks = [...document.querySelectorAll("main [id]")].filter((element) => element.matches("section, figure"));
@@ -50,6 +51,29 @@ function keptPlace() {
   return keep;
 }
 
+// How long the page has not been rewritten. A reader's clock may be wrong: once a rewriting was seen, only time here counts.
+function pageAge(bar) {
+  const made = bar.dataset.made;
+  const seen = window.corewiseState.seen;
+  if (!seen || seen.made !== made) window.corewiseState.seen = { made, at_ms: Date.now(), rewritten: Boolean(seen) };
+  const { at_ms, rewritten } = window.corewiseState.seen;
+  return Date.now() - (rewritten ? at_ms : Date.parse(made) || at_ms);
+}
+
+function roughTime(age_ms) {
+  const minutes = Math.max(1, Math.round(age_ms / 60000));
+  const [num, unit] = minutes < 120 ? [minutes, "minute"] : [Math.round(minutes / 60), "hour"];
+  return `${num} ${unit}${num === 1 ? "" : "s"}`;
+}
+
+function liveWords(period_s, age_ms, paused) {
+  if (age_ms > STALE_PERIODS * period_s * 1000) {
+    const stale = `The page has not been rewritten for ${roughTime(age_ms)}: the study may have ended or been killed.`;
+    return paused ? `${stale} Updating is paused.` : stale;
+  }
+  return paused ? "The study is running; updating is paused." : `The study is running; updating every ${Math.max(1, Math.round(period_s))} s.`;
+}
+
 function startLive() {
   const bar = document.getElementById("live");
   if (!bar) return;
@@ -59,9 +83,12 @@ function startLive() {
   const button = document.getElementById("pause");
   let left_ms = period_s * 1000;
   const show = () => {
-    words.textContent = state.paused ? "The study is running; updating is paused." : `The study is running; updating every ${period_s} s.`;
-    button.textContent = state.paused ? "Go on" : "Pause";
-    bar.classList.toggle("paused", Boolean(state.paused));
+    const age_ms = pageAge(bar);
+    const text = liveWords(period_s, age_ms, state.paused);
+    if (words.textContent !== text) words.textContent = text;
+    const button_text = state.paused ? "Go on" : "Pause";
+    if (button.textContent !== button_text) button.textContent = button_text;
+    bar.classList.toggle("paused", Boolean(state.paused) || age_ms > STALE_PERIODS * period_s * 1000);
   };
   button.hidden = false;
   button.addEventListener("click", () => {
@@ -70,6 +97,7 @@ function startLive() {
   });
   show();
   setInterval(() => {
+    show();
     const reading = document.hidden || state.paused || !getSelection().isCollapsed;
     if (reading) return;
     left_ms -= TICK_MS;

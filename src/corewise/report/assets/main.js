@@ -116,8 +116,19 @@ function startContents() {
   const links = new Map([...contents.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
   const near = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) links.get(target.id).classList.toggle("here", isIntersecting);
+    showInList(contents.parentElement, [...contents.querySelectorAll("a.here")].pop());
   }, { rootMargin: "-15% 0px -70% 0px" });
   links.forEach((_, id) => near.observe(document.getElementById(id)));
+}
+
+// The list beside the text follows the reader; the page itself is not moved.
+function showInList(list, link) {
+  if (!link || list.scrollHeight <= list.clientHeight || list.matches(":hover, :focus-within")) return;
+  const [box, own] = [list.getBoundingClientRect(), link.getBoundingClientRect()];
+  const margin_px = box.height / 6;
+  if (own.top < box.top + margin_px || own.bottom > box.bottom - margin_px) {
+    list.scrollTop += own.top - box.top - (box.height - own.height) / 2;
+  }
 }
 
 function startPage() {

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from corewise.report.phrases import own_name
+
 if TYPE_CHECKING:
     import altair as alt
 
@@ -18,18 +20,28 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 DASHES = ([1, 0], [6, 3], [2, 2])
 GREY = "#888888"  # readable on white and on black
+WHISKER = "#222222"  # with an edge of the page's colour: seen on a bar and beside it
+EDGE = "#fefefe"
 HEIGHT = 300
 _MANY_FOLD = 20  # values that span more than this are drawn on a logarithmic scale
 _STEPS = (1.0, 2.0, 5.0)
 _LEGEND = {"orient": "top", "direction": "horizontal", "symbolLimit": 0}
 _LEGEND_LETTERS = 66  # side by side in the width of a column
 _APART = 0.03  # of the axis, over all series
+_LONGEST_KEY = 80
+_SHORTEST_WORD = 16  # of a key
 
 
 def key_of(*words: str) -> str:
     """Words as the name of a figure: letters, digits and hyphens."""
-    text = "-".join(re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-") for word in words)
-    return re.sub(r"-+", "-", text).strip("-").lower()[:80] or "figure"
+    slugs = [re.sub(r"[^a-z0-9]+", "-", own_name(word).lower()).strip("-") for word in words]
+    slugs = [slug for slug in slugs if slug]
+    # The longest give way first, names of studies and workloads as a rule: the last words tell charts apart.
+    for k in sorted(range(len(slugs)), key=lambda k: -len(slugs[k])):
+        excess = len("-".join(slugs)) - _LONGEST_KEY
+        if excess > 0:
+            slugs[k] = slugs[k][: max(_SHORTEST_WORD, len(slugs[k]) - excess)].strip("-")
+    return "-".join(slugs)[:_LONGEST_KEY].strip("-") or "figure"
 
 
 def chart_of(name: str = "rows") -> "alt.Chart":
@@ -94,6 +106,21 @@ def legend(labels: Sequence[str], below: bool = False) -> "alt.Legend | None":
     longest = max(len(label) for label in labels)
     place: Any = {"orient": "bottom"} if below else {}
     return alt.Legend(**place, columns=min(4, max(1, _LEGEND_LETTERS // (longest + 4))), labelLimit=420)
+
+
+def whiskers(base: "alt.Chart", low: Mapping[str, Any], high: Mapping[str, Any], flat: bool) -> list[Any]:
+    """Intervals over bars: a rule with a tick at each end, edged so that it stands out from its bar.
+
+    `low` encodes both ends of the rule, `high` the high end alone.
+    """
+    first = {name: value for name, value in low.items() if name in ("x", "y")}
+    layers: list[Any] = []
+    for stroke, wider in ((EDGE, 2.0), (WHISKER, 0.0)):
+        layers.append(base.mark_rule(strokeWidth=1.5 + wider, color=stroke).encode(**low))
+        orient: Any = "vertical" if flat else "horizontal"
+        tick = base.mark_tick(orient=orient, size=8 + wider, thickness=1.5 + wider, color=stroke)
+        layers += [tick.encode(**first), tick.encode(**high)]
+    return layers
 
 
 @dataclass(frozen=True)
