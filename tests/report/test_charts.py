@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_trials import MACHINE, REAL_STORE, around, group_of, scaling, trial
+from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, group_of, scaling, trial
 
 from corewise.report.charts.choose import charts_of, trials_to_look_into
 from corewise.report.charts.look import COLOURS, key_of, log_ticks, set_apart, steps_by_factors
@@ -127,17 +127,46 @@ def test_one_run_each_has_no_whiskers_and_says_so() -> None:
     assert "One run each: no interval can be drawn." in drawn.caption
 
 
-def test_processes_times_threads_are_bars_over_one_process_and_a_map() -> None:
+def test_processes_times_threads_are_bars_over_one_process() -> None:
     drawn = charts(*hybrid())
     bars = {(row["x"], row["series"]): row for row in rows(drawn["processes-threads"])}
     assert bars["4×4", "vendor math"]["ratio"] == "1.31×"
     assert re.fullmatch(r"1\.31× \(1\.\d+ to 1\.\d+\)", bars["4×4", "vendor math"]["over"])
     assert bars["1×16", "vendor math"]["ratio"] == ""
     assert "over 1 process × 16 threads" in drawn["processes-threads"].caption
+    assert "map-processes-threads" not in drawn  # a diagonal would repeat the bars
+
+
+def test_a_map_frames_the_highest_and_what_is_not_told_from_it() -> None:
+    rates = {(1, 1): 5.0, (1, 2): 10.0, (2, 1): 9.0, (2, 2): 20.0, (4, 1): 19.9}
+    drawn = charts(
+        *(trial(around(r, 0.05), params={"processes": p, "threads": t}) for (p, t), r in rates.items())
+    )
     cells = rows(drawn["map-processes-threads"])
-    assert [cell["text"] for cell in cells if cell["best"]] == ["26.2"]
+    assert [cell["text"] for cell in cells if cell["best"]] == ["20.0", "19.9"]
     assert all(re.fullmatch(r"±\d+\.\d %", cell["spread"]) for cell in cells)
-    assert "Empty cells were not measured." in drawn["map-processes-threads"].caption
+    caption = drawn["map-processes-threads"].caption
+    assert "frames: the highest and those not told apart from it." in caption
+    assert "Empty cells were not measured." in caption
+    assert len({chart.title for chart in drawn.values()}) == len(drawn)
+
+
+def test_a_ratio_that_is_not_shown_has_no_figure_at_its_bar() -> None:
+    shapes = {(1, 4): 20.0, (2, 2): 26.0, (4, 1): 10.0}
+    drawn = charts(
+        *(trial(around(r, 1.0), params={"processes": p, "threads": t}) for (p, t), r in shapes.items())
+    )["processes-threads"]
+    ratios = {row["x"]: (row["ratio"], row["over"]) for row in rows(drawn)}
+    assert ratios["2×2"][0] == "≈"
+    assert ratios["2×2"][1].startswith("1.30× (0.")
+    assert "over 1 process × 4 threads; ≈ not told apart from it." in drawn.caption
+
+
+def test_looks_are_told_of_in_captions_where_there_were_some() -> None:
+    for most, told in ((5, False), (8, True)):
+        protocol = {**PROTOCOL, "max_runs": most}
+        drawn = charts(*scaling(protocol=protocol))["throughput-threads"]
+        assert ("corrected for having looked" in drawn.caption) == told
 
 
 def test_a_split_of_all_cores_is_not_drawn_as_scaling() -> None:

@@ -1,6 +1,7 @@
 """From stores to a report: all of it, whatever the stores are like."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,47 @@ def test_how_it_was_measured_is_told() -> None:
         part(report_of([Source(label="s", records=scaling(protocol=protocol, metrics=metrics))])).method
     )
     assert told["trials"] == "5 ok"
-    assert told["runs per trial"] == "5 to 5, until the interval is within ±5 %"
+    assert told["runs per trial"] == "5"
     assert "Student's t on the logarithms" in told["interval"]
     assert told["numerical check"].endswith("in 5 of 5 trials; largest error 1e-06")
     assert told["stolen by the hypervisor"] == "never"
-    assert "2.0 %" in told["noise between processes"]
+    assert "2.0 %" in told["noise between runs"]
+    assert told["interval"].endswith("of the runs' values")  # fixed runs: nobody looked
+    assert told["canary"] == "a fixed loop took 4.00 ms in the middle"
+    assert told["disturbed runs"] == "set aside and repeated, 2 times a trial at most"
     assert told["set aside"] == "0 runs; 0 trials count disturbed runs"
+
+
+def test_looks_and_repeats_are_told_where_there_were_some() -> None:
+    protocol = {**PROTOCOL, "max_runs": 9, "max_repeats_disturbed": 0}
+    told = dict(part(report_of([Source(label="s", records=scaling(protocol=protocol))])).method)
+    assert told["runs per trial"] == "5 to 9, until the interval is within ±5 %"
+    assert "Pocock" in told["interval"]
+    assert told["disturbed runs"] == "marked, not repeated"
+
+
+def test_trials_are_said_to_take_turns_only_where_their_times_say_so() -> None:
+    def runs_of(*sources: Sequence[Record]) -> str:
+        made = [Source(label=f"s{i}", name=f"s{i}", records=each) for i, each in enumerate(sources)]
+        return dict(part(report_of(made)).method)["runs"]
+
+    day = "2026-11-15T"
+    later = [
+        replace(record, started_at=f"{day}1{i}:30:00.000Z", finished_at=f"{day}1{i}:30:09.000Z")
+        for i, record in enumerate(scaling())
+    ]
+    assert runs_of(scaling()).endswith(", trials taking turns so that drift falls on all alike")
+    assert "in 2 batches: trials of one batch took turns" in runs_of(scaling(), scaling())
+    assert runs_of(later).endswith(", one trial after another")
+    assert "in 2 batches" in runs_of(
+        [
+            *scaling()[:3],
+            *(
+                replace(r, started_at=f"{day}12:00:00.000Z", finished_at=f"{day}12:01:00.000Z")
+                for r in scaling()[3:]
+            ),
+        ]
+    )
 
 
 def test_machines_and_versions_are_told_with_what_ranks_read_back(tmp_path: Path) -> None:
@@ -234,7 +270,7 @@ def test_many_workloads_have_tables_and_the_first_ones_charts() -> None:
     assert len(part(report).tables) == 15
     assert len({chart.title.split()[0] for chart in part(report).charts}) == MAX_GROUPS_WITH_CHARTS
     assert report.notices == ["Charts are drawn for the first 12; 3 workloads have tables only."]
-    assert len(report.summary) == 9
+    assert len(report.summary) == 8 * 2 + 1  # what is fastest and where more stops paying
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from corewise.report.columns import run_rates
-from corewise.report.effects import effect_sentences, memory_sentence, scaling_sentences, shape_sentences
+from corewise.report.columns import number_or_nan, run_rates
+from corewise.report.effects import (
+    capital,
+    effect_sentences,
+    memory_sentence,
+    paying_sentence,
+    scaling_sentences,
+    shape_sentences,
+)
 from corewise.report.groups import APART, Group
 from corewise.report.phrases import point_words, rate_unit, task_words, usual_point, value_words
 from corewise.report.standing import Standing, looks_of
@@ -31,13 +38,15 @@ def answers_of(group: Group, standing: Standing) -> list[str]:
         names = listed([short(name.removeprefix("args.").replace("_", " ")) for name in _task_names(group)])
         found.append(f"{counted(len(tasks) - MAX_TASKS, 'further task')} ({names} differ): see the table.")
     found += _between_tasks(group, standing)
-    found += _doubts(group, standing)
+    found += _doubts(group)
     return found
 
 
-def headline(group: Group, standing: Standing) -> str:
-    """The first answer of a group, which stands in the summary of the whole report."""
-    return next(iter(answers_of(group, standing)))
+def headlines_of(group: Group, standing: Standing) -> list[str]:
+    """The first sentences of a group, which stand in the summary of the whole report."""
+    for task in standing.best:
+        return list(_lead(group, standing, task))
+    return [nothing_measured(group)]
 
 
 def nothing_measured(group: Group) -> str:
@@ -56,44 +65,70 @@ def nothing_measured(group: Group) -> str:
 
 def _task_sentences(group: Group, standing: Standing, task: int) -> Iterator[str]:
     best = standing.best[task]
-    yield _fastest(group, standing, task)
+    yield from _lead(group, standing, task)
     if group.rates.num[best] < 2:
         return
-    yield from shape_sentences(group, best)
-    yield from scaling_sentences(group, best)
-    yield from effect_sentences(group, best)
+    yield from shape_sentences(group, standing, best)
+    yield from scaling_sentences(group, standing, best)
+    yield from effect_sentences(group, standing, best)
     yield from memory_sentence(group, best)
+
+
+def _lead(group: Group, standing: Standing, task: int) -> Iterator[str]:
+    """What is fastest, where more stops paying, and what casts doubt on it."""
+    best = standing.best[task]
+    where = _where(group, standing, best)
+    sentences = [_fastest(group, standing, task)]
+    if group.rates.num[best] > 1:
+        sentences.append(paying_sentence(group, standing, best))
+    sentences.append(_caveat(group, best))
+    yield from (f"{where}{each}" if where else capital(each) for each in sentences if each)
 
 
 def _fastest(group: Group, standing: Standing, task: int) -> str:
     best = standing.best[task]
     others = [int(i) for i in standing.tasks[task] if i != best and not math.isnan(group.rate[i])]
-    where = _where(group, standing, best)
     what = task_words(group)
     words = point_words(group.points[best], without=_task_names(group))
     rate = figure(float(group.rate[best]), float(group.low[best]), float(group.high[best]), rate_unit(group))
     if not others:
         words = words or point_words(usual_point(group.records[best]))
-        return f"{where}{what} gives {rate}{f' with {words}' if words else ''}{_sure(group, best)}."
-    if group.rates.num[best] < 2:
+        return f"{what} gives {rate}{f' with {words}' if words else ''}{_sure(group, best)}."
+    comparable = [i for i in others if group.rates.num[i] > 1]
+    if group.rates.num[best] < 2 or not comparable:
+        runs = ", in a single run" if group.rates.num[best] < 2 else ""
         return (
-            f"{where}{'the' if where else 'The'} highest throughput of {what} was seen with {words}: {rate}, "
-            "in a single run. "
+            f"the highest throughput of {what} was seen with {words}: {rate}{runs}. "
             "Nothing can be said about which setting is fastest until each has at least two runs."
         )
-    alike = [i for i in others if standing.may_equal_best[i]]
+    left = len(others) - len(comparable)
+    among = f", among the {len(comparable) + 1:,} settings with two runs or more" if left else ""
+    alike = [i for i in comparable if standing.may_equal_best[i]]
     if not alike:
-        return f"{where}{what} is fastest with {words}: {rate}."
+        return f"{what} is fastest with {words}: {rate}{among}."
+    if len(alike) == len(comparable):
+        other = "the other is not" if len(alike) == 1 else f"none of the {len(alike):,} others is"
+        return (
+            f"no setting of {what} is shown to be fastest{among}: the highest rate was {rate} with {words}, "
+            f"and {other} told apart from it."
+        )
     alike.sort(key=lambda i: -group.rate[i])
     named = [point_words(_differences(group, i, best), without=_task_names(group)) for i in alike]
-    verb = "is" if len(alike) == 1 else "are"
-    if len(alike) == len(others):
-        return (
-            f"{where}{'no' if where else 'No'} setting of {what} is shown to be fastest: the highest rate "
-            f"was {rate} with {words}, and none of the {len(others):,} others is told apart from it."
-        )
-    also = f"{listed(named, _MAX_NAMED)} {verb} not told apart from it"
-    return f"{where}{what} ran fastest with {words}: {rate}; {also}."
+    also = f"not told apart from it: {listed(named, _MAX_NAMED)}"
+    return f"{what} ran fastest with {words}: {rate}{among}; {also}."
+
+
+def _caveat(group: Group, best: int) -> str:
+    """What a reader must know of the figure before believing it, in one sentence; empty without any doubt."""
+    record, doubts = group.records[best], []
+    if group.is_disturbed[best]:
+        again = " even when repeated" if record.disturbed else ""
+        doubts.append(f"its runs were disturbed by other load{again}")
+    target = number_or_nan(record.protocol.get("target_interval"))
+    spread = float((group.high[best] - group.low[best]) / 2 / group.rate[best])
+    if spread > target > 0:
+        doubts.append(f"its interval is ±{100 * spread:.0f} %, not the ±{100 * target:g} % asked for")
+    return f"read this figure of {task_words(group)} with care: {', and '.join(doubts)}." if doubts else ""
 
 
 def _sure(group: Group, i: int) -> str:
@@ -146,17 +181,8 @@ def _between_tasks(group: Group, standing: Standing) -> Iterator[str]:
             yield f"At their best, {above} and {below} are not told apart ({ratio})."
 
 
-def _doubts(group: Group, standing: Standing) -> Iterator[str]:
-    """What a reader must know before believing the sentences above."""
-    disturbed = [i for i in standing.best.values() if group.is_disturbed[i]]
-    if disturbed:
-        which = (
-            ("the fastest" if len(group.records) > 1 else "the one trial")
-            if len(standing.best) == 1
-            else listed([point_words(group.points[i]) for i in disturbed], _MAX_NAMED)
-        )
-        why = "were disturbed by other load, and repeating them did not help"
-        yield f"The runs of {which} {why}: read it with care."
+def _doubts(group: Group) -> Iterator[str]:
+    """What the sentences above leave out."""
     single = int(np.sum((group.rates.num < 2) & ~np.isnan(group.rate)))
     if single and len(group.records) > 1 and any(group.rates.num >= 2):
         yield f"{counted(single, 'trial')} of {len(group.records):,} had a single run and cannot be compared."
@@ -167,9 +193,9 @@ def _doubts(group: Group, standing: Standing) -> Iterator[str]:
         yield f"{listed(told)}: the reasons stand below."
 
 
-def summary_of(headlines: Sequence[str], most: int = 8) -> list[str]:
-    """The first answers of all groups, cut where there are many."""
-    found = list(headlines[:most])
+def summary_of(headlines: Sequence[Sequence[str]], most: int = 8) -> list[str]:
+    """The first sentences of all groups, cut where there are many groups."""
+    found = [sentence for each in headlines[:most] for sentence in each]
     if headlines[most:]:
         found.append(f"{counted(len(headlines) - most, 'more answer')} stand with the studies below.")
     return found

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from corewise.report.columns import number_or_nan
-from corewise.report.method import canary_ratios
+from corewise.report.groups import WIDTHS
+from corewise.report.method import canary_ratios, canary_words
 from corewise.report.model import Finding
 from corewise.report.phrases import task_words, value_words
+from corewise.report.standing import look_level, looks_of
 from corewise.report.studied import Studied
 from corewise.report.words import counted, listed, short
+from corewise.spec.record import Record
+from corewise.stats.quantiles import t_quantile
+from corewise.stats.sequential import level_per_look
 
 CANARY_SPREAD = 0.10  # between the 5th and the 95th percentile of trials
 MANY_RUNS = 60  # more runs than this are no remedy
@@ -59,10 +64,20 @@ def _disturbed(studied: Studied) -> Iterator[Finding]:
         remedy=(
             f"Ask for a host of your own, and measure there: {studied.again(store='quiet-store')}."
             if of_host
-            else "Stop what else runs on the machine, or leave cores to it, and measure into a new store: "
-            f"{studied.again('reserved_cores=1', store='quiet-store')}."
+            else "Stop what else runs on the machine, and measure into a new store: "
+            f"{studied.again(store='quiet-store')}.{_leave_a_core(studied, disturbed)}"
         ),
     )
+
+
+def _leave_a_core(studied: Studied, disturbed: Sequence[Record]) -> str:
+    """The advice to keep a core free, where the trials in question would still fit."""
+    for record in disturbed:
+        width = math.prod(number_or_nan(record.params.get(name) or 1) for name in WIDTHS)
+        if not width < number_or_nan(record.machine.get("allocation_cores")):
+            return ""
+    command = studied.again("reserved_cores=1", store="quiet-store")
+    return f" Or leave a core to it: {command}."
 
 
 _CAUSES = {  # a word of what the probes tell -> what it is told as here
@@ -107,29 +122,49 @@ def _unsteady(studied: Studied) -> Iterator[Finding]:
 
 def _wide(studied: Studied) -> Iterator[Finding]:
     """Trials that stopped for want of runs, not because their interval was narrow enough."""
-    wide: list[tuple[float, int]] = []
+    wide: list[tuple[float, int, Record]] = []
     total = len(studied.records)
     for group, _ in studied.groups:
         targets = np.array([number_or_nan(r.protocol.get("target_interval")) for r in group.records])
         spread = (group.high - group.low) / 2 / group.rate
-        found = np.flatnonzero((spread > targets) & (targets > 0) & (group.rates.num > 1))
-        wide += [(float(spread[i] / targets[i]), int(group.rates.num[i])) for i in found]
+        found = np.flatnonzero((spread > targets) & (targets > 0) & (group.rates.num > 1)).tolist()
+        wide += [(float(spread[i] / targets[i]), int(group.rates.num[i]), group.records[i]) for i in found]
     if not wide:
         return
-    factor, num = sorted(wide)[len(wide) // 2]
-    needed = math.ceil(num * factor**2)
-    remedy = f"About {needed} runs would do: {studied.again(f'protocol.max_runs={needed}')}."
-    if needed > MANY_RUNS:
-        remedy = (
-            f"Some {needed:,} runs would be needed: quiet the machine rather (`corewise doctor`). "
-            f"Longer sampling helps where steps vary: {studied.again('protocol.min_sample_s=5')}."
-        )
+    factor, num, record = sorted(wide, key=lambda each: each[:2])[len(wide) // 2]
+    needed = _runs_needed(factor, num, record)
+    remedy = (
+        f"About {needed} runs would do: {studied.again(f'protocol.max_runs={needed}')}."
+        if needed is not None
+        else f"More than {MANY_RUNS} runs would be needed: quiet the machine rather (`corewise doctor`). "
+        f"Longer sampling helps where steps vary: {studied.again('protocol.min_sample_s=5')}."
+    )
     yield Finding(
         level="warning" if len(wide) > total / 2 else "info",
         title=f"{studied.name}: {len(wide):,} of {counted(total, 'trial')} missed the interval asked for",
         evidence=f"in the middle {factor:.1f} times as wide as asked for, after {counted(num, 'run')}",
         remedy=remedy,
     )
+
+
+def _runs_needed(factor: float, num: int, record: Record) -> int | None:
+    """How many runs narrow an interval of so many by this factor; None for more than are worth while.
+
+    The half width is t s / sqrt(n), with Pocock's level for looks up to the most runs considered.
+    """
+    looks = looks_of(record)
+    least = looks[0] if looks else num
+    wanted = _half_width(num, look_level(record)) / factor
+    if _half_width(MANY_RUNS, look_level(record)) > wanted:
+        return None
+    level = level_per_look(min(least, MANY_RUNS), MANY_RUNS, 0.95)
+    enough = (n for n in range(num + 1, MANY_RUNS + 1) if _half_width(n, level) <= wanted)
+    return next(enough, None)
+
+
+def _half_width(num: int, level: float) -> float:
+    """Of an interval over so many runs, in standard deviations of a run."""
+    return float(t_quantile(num - 1, 1 - level / 2)) / math.sqrt(num)
 
 
 def _single(studied: Studied) -> Iterator[Finding]:
@@ -139,7 +174,7 @@ def _single(studied: Studied) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             title=f"{studied.name}: {num:,} of {counted(total, 'trial')} had a single run",
-            evidence="one process shows no variation between processes: no interval and no comparison",
+            evidence="one run shows no variation between runs: no interval and no comparison",
             remedy=f"Ask for more: {studied.again('protocol.min_runs=5', 'protocol.max_runs=10')}.",
         )
 
@@ -153,16 +188,13 @@ def _canary(studied: Studied) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             title=f"{studied.name}: the speed of the CPU itself changed between trials",
-            evidence=(
-                f"in 9 of 10 trials a fixed loop took between {low:.2f} and {high:.2f} times what is usual "
-                "on as many cores"
-            ),
+            evidence=f"a fixed loop took {canary_words(values)}",
             remedy="Look at frequency scaling and at neighbours on a shared host: `corewise doctor`.",
         )
 
 
 def _between(studied: Studied) -> Iterator[Finding]:
-    """Where noise lies between processes, more samples in each do not help."""
+    """Where noise lies between runs, more samples in each do not help."""
     between_all, within_all = studied.metric("between_process_cv"), studied.metric("within_process_cv")
     both = ~(np.isnan(between_all) | np.isnan(within_all))
     if both.sum() < 5:
@@ -171,8 +203,8 @@ def _between(studied: Studied) -> Iterator[Finding]:
     if between > 2 * within and between > 0.01:
         yield Finding(
             level="info",
-            title=f"{studied.name}: processes differ more from each other than their steps do",
-            evidence=f"in the middle {100 * between:.1f} % between processes, {100 * within:.1f} % within",
+            title=f"{studied.name}: runs differ more from each other than their steps do",
+            evidence=f"in the middle {100 * between:.1f} % between runs, {100 * within:.1f} % within",
             remedy=f"More runs help, more samples do not: {studied.again('protocol.max_runs=20')}.",
         )
 

@@ -1,14 +1,15 @@
 """What one parameter does to the throughput, told of the fastest trial and those one step from it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from corewise.report.columns import run_rates
 from corewise.report.groups import APART, WIDTHS, Group
-from corewise.report.phrases import point_words, shape_words, value_words
-from corewise.report.standing import efficiencies_of, ends, is_shown, look_level, ratio_between
+from corewise.report.phrases import point_words, shape_words, task_words, value_words
+from corewise.report.standing import Standing, efficiencies_of, ends, is_shown, look_level, ratio_between
 from corewise.report.words import counted, fraction, memory, share, times
 from corewise.spec.axes import AXES
 from corewise.stats.diminishing import diminishing_from
@@ -19,82 +20,131 @@ _MANY_NAMES = 3  # more parameters are not told one by one
 _MANY = 30  # more values of one parameter make no sentence
 
 
-def scaling_sentences(group: Group, best: int) -> Iterator[str]:
-    """How throughput grows with threads, or with processes, all else as in the fastest trial."""
-    for name in WIDTHS:
-        line = [i for i in group.along(best, name) if not np.isnan(group.rate[i])]
+@dataclass(frozen=True)
+class _Line:
+    """The trials along one kind of width through the fastest, narrowest first."""
+
+    name: str
+    trials: Sequence[int]
+    top: int  # the fastest
+    width: Mapping[int, int]
+
+    def words(self, i: int) -> str:
+        return value_words(self.name, self.width[i])
+
+
+def _lines(group: Group, best: int) -> Iterator[_Line]:
+    """The lines long enough to speak of; those with a single run tell nothing."""
+    for name in ("threads", "processes"):
+        line = [i for i in group.along(best, name) if group.rates.num[i] > 1]
         if name in group.varying and group.is_number(name) and 2 <= len(line) <= _MANY:
-            yield from _growth(group, best, name, line)
+            yield _Line(name, line, best, {i: int(group.points[i][name]) for i in line})
 
 
-def _growth(group: Group, best: int, name: str, line: Sequence[int]) -> Iterator[str]:
-    width = {i: int(group.points[i][name]) for i in line}
-    base, top = line[0], best
-    words = {i: value_words(name, width[i]) for i in line}
-    if base != top:
-        speedup = ratio_between(group, top, base)
-        efficiency = efficiencies_of(group, (name,))
-        told = fraction(*(float(x[top]) for x in (efficiency.value, efficiency.low, efficiency.high)))
-        yield (
-            f"{_capital(words[top])} are {times(*ends(speedup))} as fast as {words[base]}, an efficiency of "
-            f"{told}{_at(group, best, name)}."
-        )
-        yield from _less_will_do(group, top, [i for i in line if width[i] < width[top]], words)
-    wider = [i for i in line if width[i] > width[top]]
-    if wider:
-        ratio = ratio_between(group, wider[-1], top)
-        if is_shown(ratio):
-            yield f"More is slower: {words[wider[-1]]} give {share(*ends(ratio))} of that."
-        else:
-            yield f"Beyond {words[top]} no gain is shown, up to {words[wider[-1]]}."
-    knee = _knee(group, line, width)
+def paying_sentence(group: Group, standing: Standing, best: int) -> str:
+    """From where on more threads, or more processes, stop paying; or that this is not shown."""
+    for line in _lines(group, best):
+        return _stops_paying(group, standing, line)
+    return ""
+
+
+def _stops_paying(group: Group, standing: Standing, line: _Line) -> str:
+    top, words, what = line.top, line.words, task_words(group)
+    at = _at(group, top, line.name).removeprefix(", ")
+    at = f"{at}, " if at else ""
+    knee = _knee(group, line)
+    equal = [i for i in line.trials if line.width[i] < line.width[top] and standing.may_equal_best[i]]
+    if equal and (knee is None or line.width[equal[0]] <= knee):
+        them = "it" if line.width[equal[0]] == 1 else "them"
+        told = f"{words(top)} are not told apart from {them}"
+        return f"{at}no gain is shown for {what} beyond {words(equal[0])}: {told}."
     if knee is not None:
-        one = value_words(name, width[base])
-        unit = name.removesuffix("es") if name == "processes" else name.removesuffix("s")
-        fair = f"what {one} gives" if width[base] == 1 else f"its share of what {one} give"
-        yield f"From {value_words(name, knee)} on, each added {unit} gives less than half of {fair}."
-
-
-def _less_will_do(group: Group, top: int, narrower: Sequence[int], words: dict[int, str]) -> Iterator[str]:
-    """What the next narrower trial gives, and the narrowest one that is not told from the top."""
-    if not narrower:
-        return
-    equal = [i for i in narrower if not is_shown(ratio_between(group, top, i)) and group.rates.num[i] > 1]
-    if equal:
-        least = _capital(words[equal[0]])
-        yield f"{least} are not told apart from {words[top]}: no gain is shown beyond them."
-        return
-    if len(narrower) > 1:
-        ratio = ratio_between(group, narrower[-1], top)
-        yield (
-            f"{_capital(words[narrower[-1]])} give {share(*ends(ratio))} of the throughput of {words[top]}."
+        base = line.trials[0]
+        fair = f"what {words(base)} gives" if line.width[base] == 1 else f"its share in {words(base)}"
+        told = f"on average an added one gives less than half of {fair}"
+        return f"{at}more than {value_words(line.name, knee)} hardly {_pay(knee)} for {what}: {told}."
+    wider = [i for i in line.trials if line.width[i] > line.width[top]]
+    if not wider:
+        told = f"{words(top)}, the most tried, are fastest"
+        return f"{at}where more {line.name} stop paying for {what} is not shown: {told}."
+    ratio = ratio_between(group, wider[-1], top)
+    if is_shown(ratio) and not standing.may_equal_best[wider[-1]]:
+        told = f"{words(wider[-1])} give {share(*ends(ratio))} of the throughput of {words(top)}"
+        return (
+            f"{at}more than {words(top)} {'is' if line.width[top] == 1 else 'are'} slower for {what}: {told}."
         )
+    return f"{at}no gain is shown for {what} beyond {words(top)}, up to {words(wider[-1])}."
 
 
-def _knee(group: Group, line: Sequence[int], width: dict[int, int]) -> int | None:
-    if len(line) < 3:
+def _pay(num: int) -> str:
+    return "pays" if num == 1 else "pay"
+
+
+def scaling_sentences(group: Group, standing: Standing, best: int) -> Iterator[str]:
+    """How throughput grows with threads, or with processes, all else as in the fastest trial."""
+    for line in _lines(group, best):
+        yield from _growth(group, standing, line)
+
+
+def _growth(group: Group, standing: Standing, line: _Line) -> Iterator[str]:
+    base, top, words = line.trials[0], line.top, line.words
+    if base == top:
+        return
+    speedup, at = ratio_between(group, top, base), _at(group, top, line.name)
+    told = times(*ends(speedup))
+    if not is_shown(speedup):
+        yield f"{capital(words(top))} and {words(base)} are not told apart ({told}){at}."
+        return
+    efficiency = efficiencies_of(group, (line.name,))
+    per_unit = fraction(*(float(x[top]) for x in (efficiency.value, efficiency.low, efficiency.high)))
+    yield (
+        f"{capital(words(top))} are {told} as fast as {words(base)}, an efficiency of {per_unit}{at}"
+        f"{_taken_alone(standing, base, top)}."
+    )
+    narrower = [i for i in line.trials if base != i and line.width[i] < line.width[top]]
+    if narrower:
+        ratio, next_to = ratio_between(group, narrower[-1], top), words(narrower[-1])
+        if is_shown(ratio):
+            yield (
+                f"{capital(next_to)} give {share(*ends(ratio))} of the throughput of {words(top)}{at}"
+                f"{_taken_alone(standing, narrower[-1], top)}."
+            )
+
+
+def _taken_alone(standing: Standing, other: int, best: int) -> str:
+    """What a single comparison must add when it is not shown among as many as were tried."""
+    if not standing.may_equal_best[other]:
+        return ""
+    num = len(standing.tasks[standing.task_of(best)])
+    return f"; this is one comparison taken alone: among all {num:,} settings the two are not told apart"
+
+
+def _knee(group: Group, line: _Line) -> int | None:
+    if len(line.trials) < 3:
         return None
-    rates = {width[i]: run_rates(group.records[i]) for i in line}
-    found = diminishing_from(rates, confidence=1 - look_level(group.records[line[0]]))
-    return found if found is None or found < max(width.values()) else None
+    rates = {line.width[i]: run_rates(group.records[i]) for i in line.trials}
+    found = diminishing_from(rates, confidence=1 - look_level(group.records[line.trials[0]]))
+    return found if found is None or found < max(rates) else None
 
 
-def shape_sentences(group: Group, best: int) -> Iterator[str]:
+def shape_sentences(group: Group, standing: Standing, best: int) -> Iterator[str]:
     """How splitting the cores among processes compares with one process on as many."""
     if not all(name in group.varying and group.is_number(name) for name in WIDTHS):
         return
-    peers = [i for i in _alike_but(group, best, WIDTHS) if not np.isnan(group.rate[i])]
+    peers = [i for i in _alike_but(group, best, WIDTHS) if group.rates.num[i] > 1]
     cores = {i: group.points[i]["processes"] * group.points[i]["threads"] for i in peers}
     same = [i for i in peers if cores[i] == cores[best] and i != best]
     if not same:
         return
     single = single_peer(group, best)
-    other = single if single is not None and single != best else max(same, key=lambda i: group.rate[i])
-    yield _against(group, best, other)
+    other = single if single in same else max(same, key=lambda i: group.rate[i])
+    yield _against(group, standing, best, other)
     slowest = min(same, key=lambda i: group.rate[i])
     if len(same) > 1 and slowest != other:
         ratio = ratio_between(group, slowest, best)
-        yield f"{_capital(_shape(group, slowest))} gives least: {share(*ends(ratio))} of that."
+        if is_shown(ratio) and not standing.may_equal_best[slowest]:
+            told = f"{share(*ends(ratio))} of the throughput of {_shape(group, best)}"
+            yield f"{capital(_shape(group, slowest))} gives least: {told}."
 
 
 def single_peer(group: Group, best: int) -> int | None:
@@ -105,12 +155,13 @@ def single_peer(group: Group, best: int) -> int | None:
     return None if found is None or np.isnan(group.rate[found]) else found
 
 
-def _against(group: Group, best: int, other: int) -> str:
+def _against(group: Group, standing: Standing, best: int, other: int) -> str:
     ratio = ratio_between(group, best, other)
     told = times(*ends(ratio))
     if is_shown(ratio):
-        return f"{_capital(_shape(group, best))} gives {told} the throughput of {_shape(group, other)}."
-    return f"{_capital(_shape(group, best))} and {_shape(group, other)} are not told apart ({told})."
+        alone = _taken_alone(standing, other, best)
+        return f"{capital(_shape(group, best))} gives {told} the throughput of {_shape(group, other)}{alone}."
+    return f"{capital(_shape(group, best))} and {_shape(group, other)} are not told apart ({told})."
 
 
 def _shape(group: Group, i: int) -> str:
@@ -123,16 +174,16 @@ def _alike_but(group: Group, best: int, names: Sequence[str]) -> list[int]:
     return [int(i) for i in np.flatnonzero(kinds == kinds[best])]
 
 
-def effect_sentences(group: Group, best: int) -> Iterator[str]:
+def effect_sentences(group: Group, standing: Standing, best: int) -> Iterator[str]:
     """What each other parameter does, all else as in the fastest trial."""
     found: list[tuple[float, list[str]]] = []
     for name in group.axes:
         if name in _NOT_EFFECTS or name.startswith("args."):
             continue
-        line = [i for i in group.along(best, name) if not np.isnan(group.rate[i])]
+        line = [i for i in group.along(best, name) if group.rates.num[i] > 1]
         words, size = [], 1.0
         if 2 <= len(line) <= _MANY:
-            sentence, size = _effect(group, best, name, line)
+            sentence, size = _effect(group, standing, best, name, line)
             words.append(sentence)
         words += _over_all_pairs(group, name)
         found.append((size, words))
@@ -143,14 +194,15 @@ def effect_sentences(group: Group, best: int) -> Iterator[str]:
         yield f"{counted(len(found) - _MAX_EFFECTS, 'further parameter')} did less: see the table."
 
 
-def _effect(group: Group, best: int, name: str, line: Sequence[int]) -> tuple[str, float]:
+def _effect(group: Group, standing: Standing, best: int, name: str, line: Sequence[int]) -> tuple[str, float]:
     """What the best value is worth in words, and as a ratio."""
     other = _reference(group, best, name, line)
     ratio = ratio_between(group, best, other)
     own, its = (value_words(name, group.points[i].get(name)) for i in (best, other))
     told = times(*ends(ratio))
     if is_shown(ratio):
-        return f"With {own} the throughput is {told} that with {its}{_at(group, best, name)}.", ratio.value
+        where = f"{_at(group, best, name)}{_taken_alone(standing, other, best)}"
+        return f"With {own} the throughput is {told} that with {its}{where}.", ratio.value
     return f"Trials with {own} and {its} are not told apart ({told}){_at(group, best, name)}.", 1.0
 
 
@@ -210,8 +262,12 @@ def memory_sentence(group: Group, best: int) -> Iterator[str]:
     if len(line) < 2:
         return
     first, last = line[0], line[-1]
-    told = [f"{memory(peak[i])} at {value_words('batch', group.points[i]['batch'])}" for i in (first, last)]
-    yield f"Peak memory goes from {told[0]} to {told[1]}{_at(group, best, 'batch')}."
+    amounts = [memory(peak[i]) for i in (first, last)]
+    batches = [value_words("batch", group.points[i]["batch"]) for i in (first, last)]
+    told = f"goes from {amounts[0]} at {batches[0]} to {amounts[1]} at {batches[1]}"
+    if amounts[0] == amounts[1]:
+        told = f"is {amounts[0]} at {batches[0]} and at {batches[1]} alike"
+    yield f"Peak memory {told}{_at(group, best, 'batch')}."
 
 
 def _at(group: Group, best: int, name: str) -> str:
@@ -227,5 +283,6 @@ def _at(group: Group, best: int, name: str) -> str:
     return f", at {words}" if words.startswith("batch") else f", with {words}" if words else ""
 
 
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def capital(text: str) -> str:
+    """The text as a sentence begins; names such as mine.py or w0 stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}" if text.partition(" ")[0].rstrip(",").isalpha() else text

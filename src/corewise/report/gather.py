@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corewise import __version__
-from corewise.report.answers import answers_of, summary_of
+from corewise.report.answers import answers_of, headlines_of, summary_of
 from corewise.report.findings import findings_of, gravity
 from corewise.report.groups import Group, Source, groups_of
 from corewise.report.machines import machine_tables, version_tables
@@ -139,7 +139,7 @@ class _Parts:
         self.sources, self.ask = sources, ask
         self.notices: list[str] = []
         self.findings: list[Finding] = []
-        self.headlines: list[str] = []
+        self.headlines: list[list[str]] = []
         self._num_with_charts = 0
         self._keys: set[str] = set()
         self.studies: dict[str, list[tuple[Group, Standing]]] = {}
@@ -169,9 +169,8 @@ class _Parts:
         tables: list[Table] = []
         citations: dict[str, None] = {}
         for group, standing in members:
-            told = answers_of(group, standing)
-            self.headlines.append(told[0])
-            answers += told
+            self.headlines.append(headlines_of(group, standing))
+            answers += answers_of(group, standing)
             drawn, shown = self._figures(group, standing, citations)
             charts += drawn
             tables += shown

@@ -27,7 +27,10 @@ def _edges(studied: Studied) -> Iterator[Finding]:
                 continue
             best = max(standing.best.values(), key=lambda i: group.rate[i])
             value, values = group.points[best][name], group.values(name)
-            if value != values[-1] or len(group.along(best, name)) < 2 or _is_full(group, best, name):
+            line = group.along(best, name)
+            if value != values[-1] or len(line) < 2 or _is_full(group, best, name):
+                continue
+            if standing.may_equal_best[line].any():  # no gain is shown that could go on
                 continue
             more = (
                 f"{name}={value},{2 * value},{4 * value}"

@@ -12,7 +12,7 @@ from corewise.report.model import Chart, Column, Table
 from corewise.report.phrases import shape_label, task_words, value_words
 from corewise.report.publications import Publication, Published, Value, matching
 from corewise.report.series import across, fixes_cores
-from corewise.report.standing import Standing, ends, ratio_between
+from corewise.report.standing import Standing, ends, is_shown, ratio_between
 from corewise.report.words import figure, listed, short, times
 
 _COLUMNS = (
@@ -52,7 +52,7 @@ def beside(group: Group, standing: Standing, publications: Sequence[Publication]
             rows += lines
             if chart is not None or lines:
                 used[publication.citation] = None
-    return Beside(charts, _tables(group, best, rows), list(used))
+    return Beside(charts, _tables(group, standing, best, rows), list(used))
 
 
 def _chart(group: Group, best: int, publication: Publication, published: Published) -> Chart | None:
@@ -110,10 +110,10 @@ def _value_words(published: Published, value: Value) -> str:
     return f"{_number(value.value * scale)}{unit}{span}"
 
 
-def _tables(group: Group, best: int, rows: Sequence[Sequence[str]]) -> list[Table]:
+def _tables(group: Group, standing: Standing, best: int, rows: Sequence[Sequence[str]]) -> list[Table]:
     if not rows:
         return []
-    own = list(_own_rows(group, best, {row[0] for row in rows}))
+    own = list(_own_rows(group, standing, best, {row[0] for row in rows}))
     return [
         Table(
             key="published",
@@ -121,15 +121,14 @@ def _tables(group: Group, best: int, rows: Sequence[Sequence[str]]) -> list[Tabl
             columns=_COLUMNS,
             rows=[*own, *([short(cell, 200) for cell in row] for row in rows)],
             caption=(
-                "Yours first. The others were measured on other machines, with other software and another "
-                "protocol: they show what to expect, not what is right."
+                "Yours first, from this machine. The others were measured on other machines, with other "
+                "software and another protocol: they show what to expect, not what is right."
             ),
-            best_rows=list(range(len(own))),
         )
     ]
 
 
-def _own_rows(group: Group, best: int, wanted: set[str]) -> Iterator[list[str]]:
+def _own_rows(group: Group, standing: Standing, best: int, wanted: set[str]) -> Iterator[list[str]]:
     """One's own figures of the kinds that the published ones have."""
     if (
         any("vendor" in what for what in wanted)
@@ -146,13 +145,18 @@ def _own_rows(group: Group, best: int, wanted: set[str]) -> Iterator[list[str]]:
         point = group.points[best]
         rest = [value_words(n, v) for n, v in point.items() if n not in WIDTHS]
         shape = shape_label(point["processes"], point["threads"])
-        yield ["fastest processes × threads", "this machine", listed(rest, 6), shape, "this report"]
+        equal = [group.points[i] for i in standing.with_equals(best)[1:]]
+        also = list(dict.fromkeys(shape_label(p["processes"], p["threads"]) for p in equal))
+        also = [each for each in also if each != shape]
+        what = "highest rate, processes × threads" if also else "fastest processes × threads"
+        told = f"{shape}, not told apart from {listed(also, 4)}" if also else shape
+        yield [what, "this machine", listed(rest, 6), told, "this report"]
         single = single_peer(group, best)
         if single is not None and single != best:
             ratio = ratio_between(group, best, single)
             yield [
-                "throughput of the best shape over one process", "this machine", listed(rest, 6),
-                times(*ends(ratio)), "this report",
+                "throughput of that shape over one process", "this machine", listed(rest, 6),
+                times(*ends(ratio)) + ("" if is_shown(ratio) else ", not told apart"), "this report",
             ]  # fmt: skip
     if any("memory" in what for what in wanted):
         peak = group.metric("peak_memory_bytes")[best]

@@ -31,6 +31,15 @@ class Standing:
     is_best: "np.ndarray[Any, np.dtype[np.bool_]]"
     may_equal_best: "np.ndarray[Any, np.dtype[np.bool_]]"  # no difference from the best one is shown
 
+    def task_of(self, i: int) -> int:
+        """The task of a trial."""
+        return next(task for task, places in self.tasks.items() if i in places)
+
+    def with_equals(self, best: int) -> list[int]:
+        """The fastest of a task and all that may equal it."""
+        places = self.tasks[self.task_of(best)]
+        return [best, *(int(i) for i in places if self.may_equal_best[i])]
+
 
 @dataclass(frozen=True)
 class Efficiencies:
@@ -63,12 +72,15 @@ def standing_of(group: Group) -> Standing:
 
 
 def alike(rates: LogMoments, fastest: LogMoments, record: Record) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Where no difference from the fastest is shown: Welch's test at the level for looks of its protocol.
+    """Where no difference from the fastest is shown: Welch's test, corrected for looks and for its rivals.
 
+    The fastest was picked for being ahead of all, so each comparison has its share of the error (Bonferroni):
+    at that confidence the truly fastest is among those not told apart (after Gupta, Technometrics 1965).
     False too where there are too few runs to say anything.
     """
-    found = ratios_of(rates, fastest, 1 - look_level(record))
     enough = (rates.num >= MIN_RUNS_TO_COMPARE) & (fastest.num >= MIN_RUNS_TO_COMPARE)
+    num_others = max(1, int(enough.sum()) - 1)  # the fastest is among them
+    found = ratios_of(rates, fastest, 1 - look_level(record, 1 - 0.05 / num_others))
     return np.asarray(enough & ~((found.low > 1) | (found.high < 1)))
 
 

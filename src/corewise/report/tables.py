@@ -7,7 +7,7 @@ import numpy as np
 
 from corewise.report.groups import Group
 from corewise.report.model import Column, Kind, Table, Unmeasured
-from corewise.report.phrases import axis_title, point_words, rate_unit, task_words
+from corewise.report.phrases import axis_title, literal, point_words, rate_unit, task_words
 from corewise.report.standing import Efficiencies, Standing
 from corewise.report.words import clean, point, rounded, short
 from corewise.spec.axes import AXES
@@ -25,12 +25,12 @@ _HINTS = {
     "allocation": "cores given to us",
     "efficiency": "samples/s per core over those of the trial with the fewest cores, all else equal",
     "spread": "half the interval over the median",
-    "step": "median time of a step",
+    "step": "median over runs of the median step",
     "p99": "99th percentile of the step times; from 100 samples a run on",
     "memory": "peak of all processes of the trial, shared pages counted once",
     "runs": "executions in fresh processes that count",
     "aside": "runs that were disturbed, set aside and repeated",
-    "standing": "best: the fastest of its task; ≈ best: not told apart from it",
+    "standing": "best: the highest of its task; ≈ best: not told apart from it; else slower or too few runs",
 }
 
 
@@ -105,6 +105,20 @@ def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list
             _short(group.low),
         ),
         (Column(key="high", title=f"{level} interval, high", kind="number", unit=unit), _short(group.high)),
+        (
+            Column(key="efficiency", title="efficiency", kind="number", hint=_HINTS["efficiency"]),
+            _short(efficiency.value, 4),
+        ),
+        (Column(key="standing", title="standing", hint=_HINTS["standing"]), _standings(standing)),
+        (Column(key="disturbed", title="disturbed", hint="a run that counts was disturbed"), disturbed),
+        (
+            Column(key="runs", title="runs", kind="number", hint=_HINTS["runs"]),
+            [int(num) for num in group.rates.num],
+        ),
+        (
+            Column(key="aside", title="set aside", kind="number", hint=_HINTS["aside"]),
+            _counts([len(record.disturbed) for record in group.records]),
+        ),
         (Column(key="spread", title="±", kind="percent", hint=_HINTS["spread"]), _short(spread, 3)),
         (
             Column(key="step", title="step", kind="seconds", hint=_HINTS["step"]),
@@ -117,23 +131,9 @@ def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list
             else [None] * len(group.records),
         ),
         (
-            Column(key="efficiency", title="efficiency", kind="number", hint=_HINTS["efficiency"]),
-            _short(efficiency.value, 3),
-        ),
-        (
             Column(key="memory", title="memory", kind="bytes", hint=_HINTS["memory"]),
             _short(group.metric("peak_memory_bytes"), 4),
         ),
-        (
-            Column(key="runs", title="runs", kind="number", hint=_HINTS["runs"]),
-            [int(num) for num in group.rates.num],
-        ),
-        (
-            Column(key="aside", title="set aside", kind="number", hint=_HINTS["aside"]),
-            _counts([len(record.disturbed) for record in group.records]),
-        ),
-        (Column(key="disturbed", title="disturbed", hint="a run that counts was disturbed"), disturbed),
-        (Column(key="standing", title="standing", hint=_HINTS["standing"]), _standings(standing)),
         (
             Column(key="trial", title="trial", hint="`corewise show --trial ID` shows all of it"),
             [clean(record.trial_id[:8]) for record in group.records],
@@ -156,12 +156,23 @@ def _standings(standing: Standing) -> list[str | None]:
 
 
 def _caption(group: Group, constants: Mapping[str, Any], marked: "np.ndarray[Any, Any]") -> str:
-    always = f"Always: {short(point(constants), 600)}. " if constants else ""
-    best = "Marked: the fastest of each task, and those not told apart from it. " if marked.any() else ""
+    always = f"Always: {literal(short(point(constants), 600))}. " if constants else ""
+    best = "Marked: the highest of each task, and those not told apart from it. " if marked.any() else ""
     return (
-        f"{always}{best}The interval is over the medians of fresh processes, never over pooled steps; the "
-        "figure of the fastest is a little flattered by having been picked."
+        f"{always}{best}{_quantity(group)} The interval is over the runs' values, never over pooled steps; "
+        "the figure of the fastest is a little flattered by having been picked."
     )
+
+
+def _quantity(group: Group) -> str:
+    """What a run's throughput is: it need not be one over its median step."""
+    unit = rate_unit(group)
+    if group.mode == "infer":
+        return (
+            f"{unit} of a run: all it computed over the time that took; step: its median. A few slow steps "
+            "lower the one and leave the other."
+        )
+    return f"{unit} of a run: the samples of a step over its median step."
 
 
 def unmeasured_of(groups: Sequence[Group]) -> list[Unmeasured]:

@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from corewise.report.charts.look import GREY, HEIGHT, Highlight, chart_of, colour, framed, key_of, tooltips
+from corewise.report.charts.look import (
+    HEIGHT,
+    Highlight,
+    chart_of,
+    colour,
+    framed,
+    key_of,
+    tooltips,
+    whiskers,
+)
 from corewise.report.charts.words import caption_joined, interval_words
 from corewise.report.columns import largest_each
 from corewise.report.effects import pair_of, single_peer
@@ -29,6 +38,7 @@ MAX_BARS = 24
 MAX_SETTINGS = 10
 MAX_VALUES = 6
 _MANY_NAMES = 4
+_ALIKE = "≈"
 
 
 def shapes_chart(group: Group, best: int) -> Chart | None:
@@ -52,11 +62,8 @@ def shapes_chart(group: Group, best: int) -> Chart | None:
         row |= _over(group, i, single)
     labels = [shape_label(*shape) for shape in shapes]
     spec = _bar_spec(group, layout, rows, labels, "processes × threads")
-    base = (
-        f"Figures above the bars: over {shape_words(*(group.points[single][n] for n in WIDTHS))}."
-        if single is not None
-        else ""
-    )
+    over = "" if single is None else shape_words(*(group.points[single][n] for n in WIDTHS))
+    base = f"Figures above the bars: over {over}{_unsure(rows)}." if over else ""
     held = _rest_words(group, layout)
     fastest = shape_words(*(group.points[best][n] for n in WIDTHS))
     return Chart(
@@ -64,7 +71,7 @@ def shapes_chart(group: Group, best: int) -> Chart | None:
         title=f"{task_words(group)}: processes × threads",
         spec=spec,
         caption=caption_joined(
-            "Median throughput over processes for each number of processes × threads of each.",
+            "Median throughput over runs for each number of processes × threads in each.",
             interval_words(group, chosen), base, held, cut,
         ),
         alt=(
@@ -79,7 +86,14 @@ def _over(group: Group, i: int, base: int | None) -> dict[str, str]:
     if base is None or i == base:
         return {"ratio": "", "over": "the base itself" if base is not None else ""}
     ratio = ratio_between(group, i, base)
-    return {"ratio": times(ratio.value), "over": times(*ends(ratio))}
+    if ratio.low is None:
+        return {"ratio": "", "over": f"{times(ratio.value)}, too few runs to compare"}
+    return {"ratio": times(ratio.value) if is_shown(ratio) else _ALIKE, "over": times(*ends(ratio))}
+
+
+def _unsure(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the sign of no difference means, where it is drawn."""
+    return f"; {_ALIKE} not told apart from it" if any(row["ratio"] == _ALIKE for row in rows) else ""
 
 
 def _fastest_shapes(group: Group, layout: Layout) -> list[int]:
@@ -127,8 +141,9 @@ def choice_chart(group: Group, name: str, best: int) -> Chart | None:
         title=f"{task_words(group)}: {axis_title(name)}",
         spec=_bar_spec(group, layout, rows, labels, "", flat=True),
         caption=caption_joined(
-            f"Median throughput over processes with {each}.",
-            interval_words(group, used), f"Figures beside the bars: over {base_words}, all else equal.", cut,
+            f"Median throughput over runs with {each}.",
+            interval_words(group, used),
+            f"Figures beside the bars: over {base_words}, all else equal{_unsure(rows)}.", cut,
         ),
         alt=(
             f"Bars of throughput in {rate_unit(group)} for {each} in {counted(len(labels), 'setting')}. "
@@ -241,10 +256,7 @@ def _bar_spec(
     of_series = axis_title(layout.colour) if layout.colour else ""
     layers = [base.mark_bar().encode(color=colour(of_series, names), tooltip=tooltips(tips), **ends_of[0])]
     if any(row["low"] is not None for row in rows):
-        layers.append(base.mark_rule(strokeWidth=1.5, color=GREY).encode(**ends_of[1]))
-        tick = base.mark_tick(orient="vertical" if flat else "horizontal", size=8, thickness=1.5, color=GREY)
-        low = {name: value for name, value in ends_of[1].items() if name in ("x", "y")}
-        layers += [tick.encode(**low), tick.encode(**ends_of[2])]
+        layers += whiskers(base, ends_of[1], ends_of[2], flat)
     if has_ratios:
         words = base.mark_text(align="left", dx=6) if flat else base.mark_text(dy=-8, fontSize=11)
         layers.append(words.encode(text="ratio:N", **ends_of[3]))

@@ -1,6 +1,6 @@
 """Which charts a group deserves: none where nothing varies, and each with what the question asks for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,16 +20,16 @@ def charts_of(group: Group, standing: Standing) -> list[Chart]:
     if not standing.best or len(group.records) < 2:
         return []
     best = max(standing.best.values(), key=lambda i: group.rate[i])
-    found = [*_main(group, best), *_choices(group, best), *_memory(group, best)]
+    found = [*_main(group, best, standing.with_equals(best)), *_choices(group, best), *_memory(group, best)]
     return [chart for chart in found if chart is not None]
 
 
-def _main(group: Group, best: int) -> Iterator[Chart | None]:
+def _main(group: Group, best: int, highest: Sequence[int]) -> Iterator[Chart | None]:
     names = across(group)
     both = all(name in names for name in WIDTHS)
     if both:
         yield shapes_chart(group, best)
-        yield heat_chart(group, "threads", "processes", best)
+        yield heat_chart(group, "threads", "processes", highest)
     alone = [name for name in names if not (fixes_cores(group) and name in WIDTHS)]
     if not alone:
         return
@@ -39,7 +39,7 @@ def _main(group: Group, best: int) -> Iterator[Chart | None]:
             yield efficiency_chart(group, name, best)
     others = [name for name in alone[1:] if not both or name not in WIDTHS]
     for name in others[:1]:
-        yield heat_chart(group, alone[0], name, best)
+        yield heat_chart(group, alone[0], name, highest)
 
 
 def _choices(group: Group, best: int) -> Iterator[Chart | None]:

@@ -1,5 +1,6 @@
 """Heat maps of throughput over two parameters, each cell with its figure and how sure that is."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,33 @@ _MAX_TEXT = 10  # columns; beyond that the figures do not fit their cells
 _ROW_HEIGHT = 38
 
 
-def heat_chart(group: Group, x: str, y: str, best: int) -> Chart | None:
-    """Throughput over two parameters, the fastest over the rest in each cell."""
+def heat_chart(group: Group, x: str, y: str, highest: Sequence[int]) -> Chart | None:
+    """Throughput over two parameters, the fastest over the rest in each cell.
+
+    `highest` is the fastest trial and those not told apart from it: their cells are framed.
+    """
     columns, rows_of = group.values(x), group.values(y)
     if not (2 <= len(columns) <= MAX_SIDE and 2 <= len(rows_of) <= MAX_SIDE):
         return None
     cells = [int(i) for i in largest_each(group.together([x, y]), group.rate)]
-    if len(cells) < 3:
+    if len(cells) < 3 or _is_diagonal(group, x, y, cells):
         return None
+    best = highest[0]
     rest = [name for name in group.varying if name not in (x, y)]
     held = f"Of {listed([axis_title(name) for name in rest])} the fastest is drawn." if rest else ""
     empty = len(columns) * len(rows_of) - len(cells)
     left = "Empty cells were not measured." if empty else ""
     unit = rate_unit(group)
+    equal = " and those not told apart from it" if len(set(highest) & set(cells)) > 1 else ""
+    frames = f"{'frames' if equal else 'frame'}: the highest{equal}"
     at = point_words({name: group.points[best].get(name) for name in (x, y)})
     return Chart(
         key=key_of(group.study, group.workload, group.mode, "map", y, x),
-        title=f"{task_words(group)}: {axis_title(y)} × {axis_title(x)}",
-        spec=_heat_spec(group, x, y, cells),
+        title=f"{task_words(group)}: map of {axis_title(y)} × {axis_title(x)}",
+        spec=_heat_spec(group, x, y, cells, highest),
         caption=caption_joined(
-            f"Median throughput over processes in {unit}; below it half the {100 * group.confidence:g} % "
-            "interval, over runs in fresh processes, in per cent of it; frames: the fastest.",
+            f"Median throughput over runs in {unit}; below it half the {100 * group.confidence:g} % "
+            f"interval, in per cent of it; {frames}.",
             held,
             left,
         ),
@@ -48,10 +55,15 @@ def heat_chart(group: Group, x: str, y: str, best: int) -> Chart | None:
     )
 
 
-def _heat_spec(group: Group, x: str, y: str, chosen: list[int]) -> dict[str, Any]:
+def _is_diagonal(group: Group, x: str, y: str, cells: Sequence[int]) -> bool:
+    """True when each row or each column has a single cell: bars tell that better."""
+    return any(len({group.columns[name].codes[i] for i in cells}) == len(cells) for name in (x, y))
+
+
+def _heat_spec(group: Group, x: str, y: str, chosen: Sequence[int], highest: Sequence[int]) -> dict[str, Any]:
     import altair as alt
 
-    rows = []
+    rows, framed_ones = [], set(highest)
     top = max(float(group.rate[i]) for i in chosen)
     low = min(float(group.rate[i]) for i in chosen)
     for i in chosen:
@@ -63,7 +75,7 @@ def _heat_spec(group: Group, x: str, y: str, chosen: list[int]) -> dict[str, Any
                 "spread": "" if np.isnan(half) else f"±{percent(half / rate)} %",
                 "low": rounded(float(group.low[i])), "high": rounded(float(group.high[i])),
                 "bright": (rate - low) / (top - low) > 0.55 if top > low else True,
-                "best": rate == top,
+                "best": i in framed_ones,
                 "point": point_words(group.points[i]), "runs": int(group.rates.num[i]),
                 "trial": group.records[i].trial_id[:8],
             }

@@ -62,7 +62,7 @@ def throughput_chart(group: Group, x: str, best: int) -> Chart | None:
     base = min(group.points[i][x] for i in drawn)
     from_base = f"{value_words(x, base)}, {figure(ideal[0]['y'])} {unit}" if ideal else ""
     bound = f"Dashed: the bound, linear scaling of the fastest base ({from_base})." if ideal else ""
-    caption = _caption(group, layout, f"Median throughput over processes against {axis_title(x)}", drawn)
+    caption = _caption(group, layout, f"Median throughput over runs against {axis_title(x)}", drawn)
     first, last = _ends_of_best(group, layout, drawn, best)
     alt = (
         f"Throughput in {unit} against {axis_title(x)}, {_lines_in_words(layout)}. The line of the fastest "

@@ -29,7 +29,7 @@ _CELL_HEIGHT = 34
 def efficiency_overlay(
     group: Group, x: str, best: int, publication: Publication, published: Published
 ) -> Chart | None:
-    """One's own efficiency over threads or processes above the published one over nodes."""
+    """One's own efficiency over threads or processes beside the published one over nodes."""
     found = efficiencies_of(group, (x,))
     own = [i for i in group.along(best, x) if found.base[i] >= 0]
     lines = [line for line in published.lines if line.workload in ("", group.workload)][:_MOST_LINES]
@@ -67,7 +67,7 @@ def efficiency_overlay(
         ),
         alt=(
             f"Efficiency of your trials over {axis_title(x)}, down to {fraction(float(found.value[last]))} "
-            f"at {value_words(x, group.points[last][x])}, above published curves over {published.x}: "
+            f"at {value_words(x, group.points[last][x])}, beside published curves over {published.x}: "
             f"{listed([f'{_line_label(published, line)} down to {min(line.y):.2f}' for line in lines], 6)}."
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The distribution of samples: each step of a few trials, process by process, nothing averaged away."""
+"""The distribution of samples: each step of a few trials, run by run, nothing averaged away."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _MANY_NAMES = 3  # more parameters make no label
 
 
 def samples_chart(group: Group, samples: Mapping[int, RunSamples], roles: Mapping[int, str]) -> Chart | None:
-    """Every step of the trials given, one row for each process, relative to the trial's own median."""
+    """Every step of the trials given, one row for each run, relative to the trial's own median."""
     runs = {i: [list(run) for run in each if run][:_MAX_RUNS] for i, each in samples.items()}
     runs = {i: each for i, each in runs.items() if each and _usable(each)}
     total = sum(len(run) for each in runs.values() for run in each)
@@ -46,13 +46,13 @@ def samples_chart(group: Group, samples: Mapping[int, RunSamples], roles: Mappin
         title=f"{task_words(group)}: distribution of samples",
         spec=spec,
         caption=caption_joined(
-            "Each dot is one timed step, each row one fresh process, the upright stroke its median; steps "
-            f"are divided by the median of all processes of their trial ({told}).",
+            "Each dot is one timed step, each row one run in fresh processes, the upright stroke its median; "
+            f"steps are divided by the median over the runs of their trial ({told}).",
             cut if len(rows) < total else "",
         ),
         alt=(
             f"Strips of {counted(total, 'step time')} of {counted(len(runs), 'trial')}, a row for each "
-            f"process; the slowest step takes {worst:.2f} times its trial's median."
+            f"run; the slowest step takes {worst:.2f} times its trial's median."
         ),
     )
 
@@ -62,7 +62,7 @@ def _usable(runs: RunSamples) -> bool:
 
 
 def _middle(runs: RunSamples) -> float:
-    """The median of the processes' medians, the trial's headline."""
+    """The median of the runs' medians, the trial's headline."""
     return statistics.median(statistics.median(run) for run in runs)
 
 
@@ -85,7 +85,7 @@ def _labels(group: Group, chosen: Sequence[int], roles: Mapping[int, str]) -> di
 def _rows(
     labels: Mapping[int, str], runs: Mapping[int, RunSamples], total: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row of data for each sample drawn, and one for the median of each process."""
+    """A row of data for each sample drawn, and one for the median of each run."""
     rows: list[dict[str, Any]] = []
     medians: list[dict[str, Any]] = []
     num_runs = sum(len(each) for each in runs.values())
@@ -125,7 +125,7 @@ def _spec(
     x = alt.X("x:Q", title="step time over the trial's median", scale=scale, axis=alt.Axis(format="~r"))
     number = "split(datum.label, ' · ')[length(split(datum.label, ' · ')) - 1]"
     y = alt.Y(
-        "row:N", title="process", sort=places, axis=alt.Axis(labelExpr=number, labelOverlap=False, grid=False)
+        "row:N", title="run", sort=places, axis=alt.Axis(labelExpr=number, labelOverlap=False, grid=False)
     )
     colours = alt.Scale(domain=list(labels), range=list(COLOURS[: len(labels)]))
     colour = alt.Color("series:N", title="trial", scale=colours, legend=legend(labels))
