@@ -90,6 +90,7 @@ def report_of(
         made_at=utc_now(),
         corewise_version=__version__,
         summary=made.summary(),
+        asides=[sentence for told in made.headlines for sentence in told[1:]],
         studies=parts,
         findings=sorted(made.findings, key=gravity)[:MAX_FINDINGS],
         machines=machine_tables(records),

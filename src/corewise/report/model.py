@@ -91,6 +91,7 @@ class Report:
     made_at: str  # ISO 8601, UTC
     corewise_version: str
     summary: Sequence[str] = ()  # the answers of all studies in a few sentences
+    asides: Sequence[str] = ()  # those of the summary that qualify another one: drawn smaller
     studies: Sequence[StudyPart] = ()
     findings: Sequence[Finding] = ()
     machines: Sequence[Table] = ()

@@ -46,6 +46,7 @@ class _TablePlace:
 class _Answer:
     headline: str
     details: Sequence[str]
+    is_aside: bool  # it qualifies the headline before it
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _contents(report: Report, script_bytes: int) -> _Contents:
             _StudyPlace(
                 ids.name("study", study.key),
                 study,
-                _answers(study, report.summary),
+                _answers(study, report),
                 list(islice(next_figures, len(study.charts))),
                 list(islice(next_places, len(study.tables))),
             )
@@ -133,12 +134,12 @@ def _contents(report: Report, script_bytes: int) -> _Contents:
     )
 
 
-def _answers(study: StudyPart, summary: Sequence[str]) -> list[_Answer]:
+def _answers(study: StudyPart, report: Report) -> list[_Answer]:
     """The study's sentences under its headlines: the first one, and those that the summary repeats."""
-    headlines = [i for i, sentence in enumerate(study.answers) if i == 0 or sentence in summary]
+    headlines = [i for i, sentence in enumerate(study.answers) if i == 0 or sentence in report.summary]
     ends = [*headlines[1:], len(study.answers)]
     return [
-        _Answer(study.answers[i], study.answers[i + 1 : end])
+        _Answer(study.answers[i], study.answers[i + 1 : end], study.answers[i] in report.asides)
         for i, end in zip(headlines, ends, strict=False)
         if study.answers
     ]
