@@ -2,12 +2,8 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
-
-with suppress(ImportError):
-    import setuptools  # noqa: F401 - torch's compiler needs it, and it refuses to load after the old distutils
 
 REQUIRE_PARTS = "COREWISE_REQUIRE_PARTS"
 

@@ -1,6 +1,5 @@
 """Wheels for another machine, fetched by pip under the user's own configuration of it."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from corewise.bundle.target import Target
@@ -41,7 +41,7 @@ class Source:
 
 def require_pip() -> None:
     """A UserError when this interpreter has no pip."""
-    if importlib.util.find_spec("pip") is None:
+    if PathFinder.find_spec("pip") is None:  # setuptools changes a process that looks for pip in other ways
         raise UserError(
             f"pip is needed to fetch wheels, and {sys.executable} has none: "
             f"run `{sys.executable} -m ensurepip`, or install Corewise in an environment that has pip"
