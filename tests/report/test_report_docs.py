@@ -107,9 +107,12 @@ def test_the_example_of_a_published_file_can_be_read(tmp_path: Path) -> None:
     assert load_publication(path).figures[0].lines[0].y[-1] == 0.9
 
 
-def test_the_example_of_a_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_script_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made_store(tmp_path / "corewise-store", *scaling())
     monkeypatch.chdir(tmp_path)
     text = (DOCS / "report.md").read_text()
     [example] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     exec(compile(example, "report.md", "exec"), {})
+    assert "fastest" in capsys.readouterr().out

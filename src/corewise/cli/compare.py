@@ -83,6 +83,7 @@ def compare(
     from corewise.comparison.compute import compare_stores
     from corewise.comparison.files import check_place, format_of
     from corewise.comparison.selection import parse_by, parse_where
+    from corewise.store.reader import collector_paused
 
     reasons = _fail_on(fail_on)
     share = parse_threshold(threshold)
@@ -93,7 +94,7 @@ def compare(
             check_place(path, option)
     if b is None and not by:
         raise UserError("name a second store to compare with, or say with --by how the two sides differ")
-    with _collector_paused(), _progress() as tell:
+    with collector_paused(), _progress() as tell:
         found = compare_stores(
             a,
             b or a,
@@ -105,7 +106,7 @@ def compare(
         )
     with reader_may_leave():
         _print_verdicts(found, show_all, as_json)
-    with _collector_paused(), _progress() as tell:
+    with collector_paused(), _progress() as tell:
         written, problems = _write_files(found, output, junit, reasons or frozenset({"slower"}), tell)
     with reader_may_leave():
         for path in () if as_json else written:
@@ -205,20 +206,6 @@ def _fail_on(text: str | None) -> frozenset[str]:
         if word not in FAIL_ON:
             raise UserError(f"--fail-on {word!r} is unknown: {nearest(word, FAIL_ON)}")
     return frozenset(reasons)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hold back the search for cycles: a comparison has none, and of 100,000 trials it costs seconds."""
-    import gc
-
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def read_files(paths: Iterable[Path], shorten: Shorten | None = None) -> ReadRes
 def read_contents(paths: Iterable[Path], keep: Keep[T]) -> Contents[T]:
     """What `keep` gives for every record of the files; large stores are read by several processes."""
     parts = list(parts_of(paths))
-    with _collector_paused():
+    with collector_paused():
         if keep is _whole:  # whole records cost more to send than to read
             reads: Sequence[PartRead[Any]] = [read_part(part, keep) for part in parts]
         else:
@@ -118,7 +118,7 @@ def _damage(parts: Sequence[Part], reads: Sequence[PartRead[Any]]) -> Iterator[D
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Hold back the search for cycles, which records have none of and which costs more the more there are."""
     was_on = gc.isenabled()
     gc.disable()
