@@ -1,9 +1,9 @@
 """What is tuning worth? Stock `python`, torch's own `run_cpu` and the tuned command, started in turns.
 
-Each workload is tuned first (or an earlier tuning of the same store is used). Then every contestant is
-started from cold again and again, one after the other: the printed command of the default, that of the
-winner, and the default under `python -m torch.backends.xeon.run_cpu` with all cores. Throughput is what each
-rank's own result says. Goes on where it stopped: starts are kept in --out as they end.
+Each workload is searched first, as `corewise tune` searches. Then every contestant is started from cold again
+and again, one after the other: the printed command of the default, that of the winner, and the default under
+`python -m torch.backends.xeon.run_cpu` with all cores. Throughput is what each rank's own result says. Goes
+on where it stopped: searches and starts are kept in --out as they end.
 
     python benchmarks/tune_gain.py resnet18:infer:64 resnet50:train:64 --budget 10m --out gain.json
 """
@@ -17,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,15 +30,29 @@ from corewise.engine.collect import collect_run
 from corewise.engine.recording import by_hand
 from corewise.engine.warm_parent import read_result
 from corewise.launcher.environment import inherited_environment
-from corewise.spec.study import PRESETS
-from corewise.spec.trial import Trial, to_json, write_json_aside
+from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
 from corewise.stats.compare import compare
-from corewise.tuner.api import tune
+from corewise.tuner.durations import read_duration
+from corewise.tuner.found import Judged
+from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable, make_question, read_assignments
+from corewise.tuner.search import Search
+from corewise.tuner.space import Setting
 
 STARTS = 5
 LIMIT_S = 600.0
 CONTESTANTS = ("stock", "run_cpu", "tuned")
+KEPT = ("samples_per_s", "latency_p50_s", "peak_memory_bytes", "check_error", "steal_s", "window_s")
+PROTOCOL = Protocol(
+    min_runs=1,
+    max_runs=1,
+    min_warmup_steps=1,
+    max_warmup_s=1.0,
+    min_samples=2,
+    min_sample_s=1.0,
+    timeout_s=LIMIT_S,
+)
 
 
 @dataclass(frozen=True)
@@ -57,29 +72,62 @@ class Case:
         return f"{self.workload}:{self.mode}:{self.batch}"
 
 
-def contestants(case: Case, given: argparse.Namespace) -> dict[str, tuple[Trial, str]]:
-    """The trial and the shell line of each contestant; tunes first."""
-    args = read_assignments(given.args, "--args")
-    result = tune(
-        case.workload,
-        mode=case.mode,
-        batch=case.batch,
-        budget=given.budget,
-        allow=given.allow,
-        args=args,
-        store=given.store,
+class Told:
+    """Says on the terminal how a search goes, and keeps it."""
+
+    def __init__(self, tunable: Tunable) -> None:
+        self.tunable, self.lines, self.began = tunable, [], time.monotonic()
+
+    def trying(self, setting: Setting) -> None: ...
+
+    def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
+        words = self.tunable.space.words(found.setting)
+        at_s = time.monotonic() - self.began
+        ratio = math.exp(found.score) if found.throughput else 0.0
+        line = {"at_s": round(at_s, 1), "words": words, "outcome": found.outcome, "ratio": round(ratio, 4)}
+        line |= {"throughput": found.throughput, "latency_s": found.latency_s, "start_s": found.start_s}
+        line |= {"reason": found.reason} if found.reason else {}
+        self.lines.append(line)
+        print(f"  {at_s:5.0f} s {found.outcome:9} {ratio:6.3f}x {words} {found.reason}", file=sys.stderr)
+
+
+def searched(case: Case, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The setting the search has found within the budget, with all it has judged."""
+    tunable = tunable_of(case, given)
+    arena, told = LiveArena(tunable, folder / "searching"), Told(tunable)
+    hand = tunable.space.near({**tunable.space.base, **BY_HAND})
+    search = Search(tunable.space, arena, told, starts=[hand], bounded_latency=case.mode == "infer")
+    try:
+        search.run_default(LIMIT_S)
+        found = search.run(told.began + read_duration(given.budget))
+    finally:
+        arena.close()
+    return {
+        "best": tunable.space.params(found.best),
+        "words": tunable.space.words(found.best),
+        "finished": found.finished,
+        "seconds": round(time.monotonic() - told.began, 1),
+        "judged": told.lines,
+    }
+
+
+def tunable_of(case: Case, given: argparse.Namespace) -> Tunable:
+    fixed = {f"args.{name}": value for name, value in read_assignments(given.args, "--args").items()}
+    return Tunable.of(
+        make_question(case.workload, mode=case.mode, batch=case.batch, fixed=fixed, allow=given.allow)
     )
-    print(result, file=sys.stderr)
-    fixed = {f"args.{name}": value for name, value in args.items()}
-    question = make_question(case.workload, mode=case.mode, batch=case.batch, fixed=fixed, allow=given.allow)
-    tunable = Tunable.of(question)
-    best = tunable.space.setting_of(result.best.params)
-    assert best is not None
-    folder = Path(given.store).absolute() / "gain"
-    folder.mkdir(parents=True, exist_ok=True)
+
+
+def contestants(
+    case: Case, given: argparse.Namespace, best: dict[str, Any], folder: Path
+) -> dict[str, tuple[Trial, str]]:
+    """The trial and the shell line of each contestant."""
+    tunable = tunable_of(case, given)
+    tuned = tunable.space.setting_of(best)
+    assert tuned is not None, "the search was made on another machine or with other knobs"
     lines = {}
-    for name, setting in (("stock", tunable.space.default), ("tuned", best)):
-        plan = tunable.plan(setting, PRESETS["quick"])
+    for name, setting in (("stock", tunable.space.default), ("tuned", tuned)):
+        plan = tunable.plan(setting, PROTOCOL)
         [trial] = plan.trials
         write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
         lines[name] = (trial, by_hand(plan, trial, str(folder)))
@@ -98,8 +146,8 @@ def under_run_cpu(trial: Trial, line: str) -> str:
     return f"{threads} {python} {launcher} {python} {words}"
 
 
-def throughput(trial: Trial, line: str, folder: Path) -> float:
-    """Samples per second of one start from cold, 0 when it failed."""
+def started(trial: Trial, line: str, folder: Path) -> dict[str, float]:
+    """The metrics of one start from cold, none when it failed."""
     out = folder / f"{trial.trial_id}-results"
     shutil.rmtree(out, ignore_errors=True)
     process = subprocess.Popen(
@@ -120,44 +168,61 @@ def throughput(trial: Trial, line: str, folder: Path) -> float:
     run = collect_run(trial, results)
     if run.status != "ok":
         print(f"failed: {run.reason} {told.strip()[-300:]}", file=sys.stderr)
-        return 0.0
-    return run.metrics["samples_per_s"]
+        return {}
+    return {name: run.metrics[name] for name in KEPT if name in run.metrics}
 
 
-def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any]) -> None:
-    """Start every contestant in turns until each has its starts; what is there is kept."""
-    found: dict[str, list[float]] = kept.setdefault(str(case), {name: [] for name in CONTESTANTS})
-    if all(len(values) >= given.starts for values in found.values()):
-        return
-    ready = contestants(case, given)
-    folder = Path(given.store).absolute() / "gain"
-    while any(len(values) < given.starts for values in found.values()):
+def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadline: float) -> None:
+    """Search, then start every contestant in turns until each has its starts; what is there is kept."""
+    found = kept.setdefault(str(case), {})
+    folder = given.store.absolute() / "gain"
+    folder.mkdir(parents=True, exist_ok=True)
+    print(case, file=sys.stderr)
+    if "search" not in found:
+        found["search"] = searched(case, given, folder)
+        save(given.out, kept)
+    starts: dict[str, list[dict[str, float]]] = found.setdefault("starts", {name: [] for name in CONTESTANTS})
+    ready = contestants(case, given, found["search"]["best"], folder)
+    while any(len(values) < given.starts for values in starts.values()) and time.monotonic() < deadline:
         for name, (trial, line) in ready.items():
-            found[name].append(throughput(trial, line, folder))
-            print(f"{case} {name}: {found[name][-1]:.4g}", file=sys.stderr)
+            metrics = started(trial, line, folder)
+            starts[name].append(metrics)
+            print(f"  {name}: {metrics.get('samples_per_s', 0.0):.4g}", file=sys.stderr)
         save(given.out, kept)
 
 
 def save(out: Path | None, kept: dict[str, Any]) -> None:
     if out is not None:
-        out.write_text(json.dumps({"machine": machine_line(), "starts": kept}, indent=1) + "\n")
+        out.write_text(json.dumps({"machine": machine_line(), "cases": kept}, indent=1) + "\n")
 
 
-def show(kept: dict[str, dict[str, list[float]]]) -> None:
+def show(kept: dict[str, dict[str, Any]]) -> None:
     """A row for each workload, and geometric means."""
     header = " ".join(f"{name:>10}" for name in CONTESTANTS)
-    print(f"{'workload':32} {header} {'run_cpu/stock':>14} {'tuned/stock':>24}")
-    gains, others = [], []
+    print(f"{'workload':26} {header} {'run_cpu':>8} {'tuned':>20} {'latency':>8}  setting")
+    ratios: dict[str, list[float]] = {}
     for case, found in kept.items():
-        stock, other, tuned = ([value for value in found[name] if value] for name in CONTESTANTS)
-        medians = [statistics.median(each) if each else 0.0 for each in (stock, other, tuned)]
-        gain = gain_of(stock, tuned)
-        others.append(medians[1] / medians[0] if medians[0] else 0.0)
-        gains.append(medians[2] / medians[0] if medians[0] else 0.0)
-        rates = " ".join(f"{value:10.4g}" for value in medians)
-        print(f"{case:32} {rates} {others[-1]:14.2f} {gain:>24}")
-    means = (math.exp(statistics.fmean(map(math.log, each))) for each in (others, gains) if all(each))
-    print("geometric means:", " ".join(f"{value:.2f}" for value in means))
+        if not all(found.get("starts", {}).get(name) for name in CONTESTANTS):
+            continue
+        rates = {name: values_of(found, name, "samples_per_s") for name in CONTESTANTS}
+        medians = {name: statistics.median(each) if each else 0.0 for name, each in rates.items()}
+        run_cpu = medians["run_cpu"] / medians["stock"]
+        stock_s, tuned_s = (
+            statistics.median(values_of(found, n, "latency_p50_s")) for n in ("stock", "tuned")
+        )
+        ratios.setdefault("run_cpu", []).append(run_cpu)
+        ratios.setdefault(f"tuned {case.split(':')[1]}", []).append(medians["tuned"] / medians["stock"])
+        figures = " ".join(f"{medians[name]:10.4g}" for name in CONTESTANTS)
+        gain = gain_of(rates["stock"], rates["tuned"])
+        words = found["search"]["words"]
+        print(f"{case:26} {figures} {run_cpu:8.2f} {gain:>20} {tuned_s / stock_s:8.2f}  {words}")
+    for name, values in ratios.items():
+        if all(values):
+            print(f"geometric mean, {name}: {math.exp(statistics.fmean(map(math.log, values))):.2f}")
+
+
+def values_of(found: dict[str, Any], name: str, metric: str) -> list[float]:
+    return [each[metric] for each in found["starts"][name] if each.get(metric)]
 
 
 def gain_of(stock: Sequence[float], tuned: Sequence[float]) -> str:
@@ -175,19 +240,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="+", help="WORKLOAD:MODE:BATCH")
-    parser.add_argument("--budget", default="10m", help="of each tuning")
+    parser.add_argument("cases", nargs="*", help="WORKLOAD:MODE:BATCH; none: show what --out holds")
+    parser.add_argument("--budget", default="10m", help="of each search")
     parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so many")
     parser.add_argument("--args", action="append", default=[], help="NAME=VALUE, for all of them")
     parser.add_argument("--allow", action="append", default=[])
-    parser.add_argument("--store", default="gain-store")
+    parser.add_argument("--store", type=Path, default=Path("gain-store"))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    deadline = time.monotonic() + given.seconds
     kept: dict[str, Any] = {}
     if given.out is not None and given.out.exists():
-        kept = json.loads(given.out.read_text())["starts"]
+        kept = json.loads(given.out.read_text())["cases"]
     for text in given.cases:
-        measure(Case.read(text), given, kept)
+        if time.monotonic() < deadline:
+            measure(Case.read(text), given, kept, deadline)
     show(kept)
 
 

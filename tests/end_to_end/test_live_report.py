@@ -16,7 +16,8 @@ mode: infer
 runtime: numpy
 axes: {args.nap_ms: [1, 2]}
 fixed: {threads: 1, batch: 1}
-protocol: {min_runs: 3, max_runs: 3, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60}
+protocol: {min_runs: 3, max_runs: 3, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60,
+           max_repeats_disturbed: 0}
 """
 NAP = """
 import os, time

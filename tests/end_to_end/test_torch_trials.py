@@ -12,7 +12,10 @@ from tests.end_to_end.conftest import Bench
 
 pytest.importorskip("torch")
 
-PROTOCOL = "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.02, max_warmup_s: 1, timeout_s: 120}"
+PROTOCOL = (
+    "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.02, max_warmup_s: 1, timeout_s: 120, "
+    "max_repeats_disturbed: 0}"
+)
 TWO_CPUS = len(os.sched_getaffinity(0)) >= 2
 
 

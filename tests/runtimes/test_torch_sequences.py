@@ -180,8 +180,8 @@ def test_sequences_for_recurrent_layers_lie_in_memory_steps_first(params: Params
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        ({"memory_format": "channels_last"}, "takes sequences, not images"),
-        ({"data": "/images"}, "takes sequences, not images"),
+        ({"memory_format": "channels_last"}, "takes no images"),
+        ({"data": "/images"}, "takes no images"),
         ({"freezing": "fold"}, "no batch normalisation follows a convolution"),
         ({"interop_threads": 2}, "side by side under execution script only"),
         ({"hidden": 0}, "hidden must be a whole number"),

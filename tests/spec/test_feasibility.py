@@ -161,8 +161,8 @@ ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
 @pytest.mark.parametrize(
     ("workload", "changes", "reason"),
     [
-        (ENSEMBLE, {"memory_format": "channels_last"}, "channels_last is for images; toy takes sequences"),
-        (ENSEMBLE, {"data": "/images"}, "data: /images is for images; toy takes sequences"),
+        (ENSEMBLE, {"memory_format": "channels_last"}, "channels_last is for images; toy takes none"),
+        (ENSEMBLE, {"data": "/images"}, "data: /images is for images; toy takes none"),
         (ENSEMBLE, {"freezing": "fold"}, "fold has nothing to fold: toy has no batch normalisation"),
         (ENSEMBLE, {"interop_threads": 1}, "interop_threads needs execution: script"),
         (

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class MadeArena:
     seed: int = 0
     seconds: float = 0.0
     entered: list[Setting] = field(default_factory=list)
+    expected: list[Setting] = field(default_factory=list)
     num_alive: int = 0
     most_alive: int = 0
 
@@ -37,6 +38,9 @@ class MadeArena:
 
     def now(self) -> float:
         return self.seconds
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        self.expected.extend(settings)
 
     def enter(self, setting: Setting, limit_s: float) -> "MadeEntrant":
         self.seconds += 1.0

@@ -5,7 +5,7 @@ import math
 import pytest
 from made_arena import MadeArena, space
 
-from corewise.tuner.race import MAX_ROUNDS, MIN_ROUNDS, Noise, Racer, Verdict, race
+from corewise.tuner.race import FEWEST_ROUNDS, MAX_ROUNDS, Noise, Racer, Verdict, race
 
 TWO = space(quicker=(0, 1))
 
@@ -22,7 +22,7 @@ def raced(ahead: float, noise: float = 0.005, seed: int = 0, *, is_simpler: bool
 def test_a_challenger_that_is_clearly_ahead_wins_in_few_rounds(seed: int) -> None:
     verdict = raced(0.3, seed=seed)
     assert verdict.outcome == "won"
-    assert len(verdict.samplings) == MIN_ROUNDS + 1
+    assert len(verdict.samplings) == FEWEST_ROUNDS + 1
     assert verdict.log_ratio == pytest.approx(0.3, abs=0.02)
 
 

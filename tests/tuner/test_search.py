@@ -150,7 +150,7 @@ def test_a_dead_incumbent_is_started_again() -> None:
                 self.died, sample = True, entrant.sample
 
                 def fail_later() -> Any:
-                    return sample() if entrant.num_samplings < 5 else refuse("memory", "killed")
+                    return sample() if entrant.num_samplings < 4 else refuse("memory", "killed")
 
                 entrant.sample = fail_later  # type: ignore[method-assign]
             return entrant
@@ -158,3 +158,9 @@ def test_a_dead_incumbent_is_started_again() -> None:
     arena = Dying(LETTERS, GAINS)
     assert found_in(arena).best == (2, 1, 0)
     assert arena.entered.count((2, 0, 0)) == 2
+
+
+def test_what_enters_is_told_before_with_what_is_likely_to_follow() -> None:
+    arena = MadeArena(LETTERS, GAINS)
+    found_in(arena)
+    assert set(arena.entered) < set(arena.expected)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from corewise.workloads.branch_layers import Branches
 from corewise.workloads.layers import (
     AdaptiveAvgPool,
     BatchNorm,
-    Branches,
     Conv,
     Flatten,
     Linear,

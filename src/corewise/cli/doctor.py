@@ -50,9 +50,9 @@ def doctor(
     if json_:
         typer.echo(json.dumps(diagnosis.to_json(), indent=2))
         return
-    from rich.console import Console
+    from corewise.cli.terminal import make_console
 
-    console = Console(highlight=False)
+    console = make_console()
     console.width = min(console.width, MAX_WIDTH)
     show(diagnosis, console)
 

@@ -33,11 +33,12 @@ def list_(
     if as_json:
         print(json.dumps({"workloads": workloads, "studies": studies, "axes": axes}, indent=2, default=list))
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    from corewise.cli.terminal import make_console
+
+    console = make_console(markup=True)
     table = Table(title="Workloads", title_justify="left", box=None, pad_edge=False)
     for name in ("name", "parameters", "modes", "runtimes", "what it is"):
         table.add_column(name, justify="right" if name == "parameters" else "left")

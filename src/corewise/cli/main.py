@@ -14,7 +14,7 @@ from corewise.cli.exit_codes import INTERRUPTED, USER_MISTAKE
 from corewise.cli.export import export
 from corewise.cli.launch_verb import WHOLE_LINE, launch
 from corewise.cli.list import list_
-from corewise.cli.pipes import Verbs
+from corewise.cli.pipes import Verb, Verbs
 from corewise.cli.plan import plan
 from corewise.cli.report import report
 from corewise.cli.run import run
@@ -36,18 +36,18 @@ app = typer.Typer(
     rich_markup_mode="rich" if all(map(find_spec, _DRAWS_HELP)) else None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(doctor)
-app.command("list")(list_)
-app.command()(plan)
-app.command()(run)
-app.command()(status)
-app.command()(show)
-app.command()(tune)
-app.command(context_settings=WHOLE_LINE, add_help_option=False)(launch)
-app.command()(compare)
-app.command()(report)
-app.command()(export)
-app.command()(bundle)
+app.command(cls=Verb)(doctor)
+app.command("list", cls=Verb)(list_)
+app.command(cls=Verb)(plan)
+app.command(cls=Verb)(run)
+app.command(cls=Verb)(status)
+app.command(cls=Verb)(show)
+app.command(cls=Verb)(tune)
+app.command(cls=Verb, context_settings=WHOLE_LINE, add_help_option=False)(launch)
+app.command(cls=Verb)(compare)
+app.command(cls=Verb)(report)
+app.command(cls=Verb)(export)
+app.command(cls=Verb)(bundle)
 
 
 def _print_version(wanted: bool) -> None:

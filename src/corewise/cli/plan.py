@@ -87,13 +87,13 @@ def _as_json(made: "Plan", lines: dict[str, str], estimate_s: float) -> dict[str
 def _print(
     made: "Plan", lines: dict[str, str], estimate_s: float, commands: bool, write: Path | None
 ) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
     from corewise.cli.durations import spoken
     from corewise.cli.points import constant_and_varying, points_table
+    from corewise.cli.terminal import make_console
 
-    console = Console()
+    console = make_console(markup=True)
     console.print(f"[bold]{escape(made.study.name)}[/]: {escape(made.study.question)}")
     constant, varying = constant_and_varying([t.params for t in made.trials])
     console.print(f"[dim]always: {escape(constant)}[/]")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 200  # a file or a pager needs no column dropped
 
 
-def make_console() -> "Console":
+def make_console(*, markup: bool = False) -> "Console":
     """A console on standard output that never fails over a letter the terminal cannot show."""
     from rich.console import Console
 
@@ -23,7 +23,7 @@ def make_console() -> "Console":
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return PipedConsole(highlight=False, markup=False, emoji=False, width=_PIPED_WIDTH if piped else None)
+    return PipedConsole(highlight=False, markup=markup, emoji=False, width=_PIPED_WIDTH if piped else None)
 
 
 @contextmanager

@@ -134,6 +134,7 @@ def planning_view(host: Host, libraries: Mapping[str, Path]) -> MachineView:
         num_sockets=len(usable.sockets),
         has_cuda=bool(host.facts.gpus),
         num_gpus=len(host.facts.gpus),
+        cores_near_gpu=usable.near_gpu(0).num_cores,
         libraries=frozenset(libraries) | {"libgomp"},
         memory_bytes=host.allocation.memory_bytes,
         instruction_sets=frozenset(host.facts.instruction_sets) if host.facts.instruction_sets else None,

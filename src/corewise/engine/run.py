@@ -139,6 +139,7 @@ class StudyRun:
         while waiting or active:
             if not active:
                 active.update(self._claim(waiting, beating))
+                pool.warm(each.trial for each in active.values() if not is_settled(each))
             if not active:
                 self.observer.waiting(len(waiting))
                 time.sleep(POLL_OTHERS_S)

@@ -6,7 +6,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +181,27 @@ class ParentPool:
 
     def get(self, trial: Trial) -> WarmParent:
         """The warm parent for this trial, started if need be."""
+        parent = self._started(trial)
+        parent.wait_until_warm()
+        return parent
+
+    def warm(self, trials: Iterable[Trial]) -> None:
+        """Have the parents of these trials import their frameworks side by side; what fails is told by `get`."""
+        kinds = {ParentKey.of(trial): trial for trial in trials}
+        missing = [trial for key, trial in kinds.items() if key not in self._parents]
+        parents: list[WarmParent] = []
+        for trial in missing[: self.max_parents]:
+            with suppress(ParentFailed):
+                parents.append(self._started(trial))
+        for parent in parents:
+            try:
+                parent.wait_until_warm()
+            except ParentFailed:
+                self._parents.pop(parent.key, None)
+                parent.kill()
+
+    def _started(self, trial: Trial) -> WarmParent:
+        """The parent for this trial, warm or on its way."""
         key = ParentKey.of(trial)
         parent = self._parents.pop(key, None)
         if parent is None or parent.process.poll() is not None:
@@ -190,8 +211,11 @@ class ParentPool:
             log_file = self.log_dir / f"parent-{os.getpid()}-{self._num_started}.log"
             parent = WarmParent(key, trial.ranks[0].cpus if key.confined else (), self.worker, log_file)
         self._parents[key] = parent
-        parent.wait_until_warm()
         return parent
+
+    def has(self, trial: Trial) -> bool:
+        """True when the trial's parent need not be started."""
+        return ParentKey.of(trial) in self._parents
 
     def drop(self, trial: Trial) -> None:
         """End the parent of this trial, which has misbehaved."""

@@ -24,6 +24,7 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
     "dtype": {
         "bfloat16": "with torch.autocast({device!r}, torch.bfloat16): ...  # around the forward pass",
         "float16": "with torch.autocast({device!r}, torch.float16): ...  # around the forward pass",
+        "int8": "model = convert_fx(prepare_fx(model.eval(), qconfig_mapping, (x,)))  # docs/tuning.md: int8",
         "float64": "model = model.double()  # each batch too",
     },
     "float32_precision": {
@@ -60,6 +61,10 @@ def code_settings(params: Mapping[str, Any]) -> dict[str, str]:
     workers = params.get("loader_workers")
     if workers:
         found[f"loader_workers: {workers}"] = f"DataLoader(..., num_workers={workers})"
+    if params.get("pinned_memory"):
+        found["pinned_memory: true"] = (
+            "DataLoader(..., pin_memory=True)  # and batch.to('cuda', non_blocking=True)"
+        )
     return {**found, **_batch_of_each(params)}
 
 

@@ -1,15 +1,19 @@
 """The NVIDIA GPUs of a machine, from the driver's files and nvidia-smi."""
 
 import contextlib
+import os
 import shutil
 import subprocess
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from corewise.machine.sysfs import read_table, to_int
+from corewise.machine.sysfs import read_int, read_table, to_int
 
 MIB = 1 << 20
 QUERY_TIMEOUT_S = 2.0
+DRIVER_DIR = "proc/driver/nvidia/gpus"
+PCI_DIR = "sys/bus/pci/devices"
 
 
 @dataclass(frozen=True)
@@ -75,5 +79,38 @@ def merge_gpus(driver: tuple[Gpu, ...], queried: tuple[Gpu, ...]) -> tuple[Gpu, 
 
 def read_driver_gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
     """The GPUs under /proc/driver/nvidia/gpus, in the order of their PCI addresses."""
-    tables = [read_table(f) for f in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))]
+    tables = [read_table(f) for f in sorted((root / DRIVER_DIR).glob("*/information"))]
     return tuple(Gpu(table.get("Model", "NVIDIA GPU"), table.get("GPU UUID", "")) for table in tables)
+
+
+def read_gpu_nodes(nodes: Collection[int], root: Path = Path("/")) -> tuple[int, ...]:
+    """The NUMA node of each GPU that programs see, in their order; none unless all are known."""
+    folders = sorted(path.parent for path in (root / DRIVER_DIR).glob("*/information"))
+    uuids = [read_table(folder / "information").get("GPU UUID", "") for folder in folders]
+    found = [_node(root, folder.name, nodes) for folder in folders]
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES") if root == Path("/") else None
+    return known_nodes(found if shown is None else [found[i] for i in visible(uuids, shown)])
+
+
+def visible(uuids: Sequence[str], shown: str) -> list[int]:
+    """The places of the GPUs that CUDA_VISIBLE_DEVICES names, by number or by the start of a UUID."""
+    places = []
+    for word in filter(None, (part.strip() for part in shown.split(","))):
+        matching = [i for i, uuid in enumerate(uuids) if word == str(i) or (uuid and uuid.startswith(word))]
+        if not matching:
+            break  # as CUDA does: what follows an unknown one is not seen
+        places.append(matching[0])
+    return places
+
+
+def known_nodes(nodes: Sequence[int | None]) -> tuple[int, ...]:
+    """The nodes, or none of them where one is not known."""
+    known = tuple(node for node in nodes if node is not None)
+    return known if len(known) == len(nodes) else ()
+
+
+def _node(root: Path, address: str, nodes: Collection[int]) -> int | None:
+    number = read_int(root / PCI_DIR / address.lower() / "numa_node")
+    if number is not None and number in nodes:
+        return number
+    return next(iter(nodes)) if len(nodes) == 1 else None  # where there is one node, it is that

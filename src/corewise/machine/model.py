@@ -19,11 +19,17 @@ class Topology:
 
     cpus: tuple[Cpu, ...]
     offline: tuple[int, ...] = ()
+    gpu_nodes: tuple[int, ...] = ()  # the NUMA node of each visible GPU; none where it is not known
 
     def restricted(self, numbers: tuple[int, ...]) -> "Topology":
         """The part of the topology made of the given CPUs."""
         keep = set(numbers)
-        return Topology(tuple(c for c in self.cpus if c.number in keep))
+        return Topology(tuple(c for c in self.cpus if c.number in keep), gpu_nodes=self.gpu_nodes)
+
+    def near_gpu(self, rank: int) -> "Topology":
+        """The part of the topology on the NUMA node of the rank's GPU; nothing where that is not known."""
+        nodes = self.gpu_nodes
+        return Topology(tuple(c for c in self.cpus if nodes and c.node == nodes[rank % len(nodes)]))
 
     @property
     def num_cores(self) -> int:

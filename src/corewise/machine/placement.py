@@ -27,7 +27,7 @@ from corewise.machine.packing import (
 from corewise.spec.errors import nearest
 from corewise.spec.trial import RankPlacement
 
-POLICIES = ("compact", "spread", "numa")
+POLICIES = ("compact", "spread", "numa", "gpu")
 MEMORY_POLICIES = ("default", "local", "interleave")
 
 
@@ -53,12 +53,16 @@ def place(
       only when too few whole slots exist.
     - spread: ranks dealt over the nodes, sockets by turns; a single rank's threads go evenly over all nodes.
     - numa: each rank within one node, ranks balanced over the nodes.
+    - gpu: each rank on the node of its GPU, the first rank's being the first GPU.
 
     Ranks share no CPU unless `oversubscribe` is set and they would not fit; then they wrap round, and a rank
     of more threads than there are CPUs gets them all. CPUs unknown to the topology (offline) are not used.
     """
     _check(num_processes, num_threads, policy, memory_policy, num_reserved_cores)
     cores, num_reserved = _usable_cores(topology, cpus, smt, num_reserved_cores)
+    if policy == "gpu":
+        ranks = _gpu(topology, cores, num_processes, num_threads, smt)
+        return tuple(_described(rank, cores, memory_policy) for rank in ranks)
     if num_processes * num_threads > num_cpus(cores) and not oversubscribe:
         has = f"the allocation has {num_cpus(cores)}"
         if num_reserved:
@@ -133,6 +137,23 @@ def _numa(cores: Cores, num_ranks: int, num_threads: int, smt: bool, oversubscri
     counts = dealt_counts(nodes, num_ranks, num_threads, limits)
     per_node = sorted(zip(nodes, counts, strict=True), key=lambda pair: pair[0][0].node)
     return [rank for node, count in per_node if count for rank in _compact(node, count, num_threads)]
+
+
+def _gpu(topology: Topology, cores: Cores, num_ranks: int, num_threads: int, smt: bool) -> Ranks:
+    """The ranks of each GPU's node side by side on it, in the order of the ranks."""
+    if not topology.gpu_nodes:
+        raise PlacementError("placement gpu: there is no GPU, or its NUMA node is not known")
+    nodes = [topology.gpu_nodes[rank % len(topology.gpu_nodes)] for rank in range(num_ranks)]
+    placed: dict[int, Ranks] = {}
+    for node in dict.fromkeys(nodes):
+        near = [core for core in cores if core.node == node]
+        if num_cpus(near) < nodes.count(node) * num_threads:
+            raise PlacementError(
+                f"{_need(nodes.count(node), num_threads, smt)} near the GPU; "
+                f"the allocation has {num_cpus(near)} on its NUMA node"
+            )
+        placed[node] = _compact(near, nodes.count(node), num_threads)
+    return [placed[node].pop(0) for node in nodes]
 
 
 def _spread(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:

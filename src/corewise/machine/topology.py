@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from corewise.machine.gpus import read_gpu_nodes
 from corewise.machine.model import Cpu, Topology
 from corewise.machine.sysfs import parse_cpu_list, read_cpu_list, read_int, read_text
 
@@ -48,7 +49,8 @@ def read_topology(root: Path = Path("/")) -> Topology:
     )
     present = read_cpu_list(root / CPU_DIR / "present")
     offline = set(present or read_cpu_list(root / CPU_DIR / "offline") or ()) - online
-    return Topology(cpus, tuple(sorted(offline)))
+    gpu_nodes = read_gpu_nodes({cpu.node for cpu in cpus}, root)
+    return Topology(cpus, tuple(sorted(offline)), gpu_nodes)
 
 
 def read_caches(topology: Topology, root: Path = Path("/")) -> tuple[Cache, ...]:

@@ -96,7 +96,7 @@ AXES: Mapping[str, Axis] = {
         ),
         _count("batch", 16, "samples per step", 1, 10**9),
         _choice("batch_scope", "process global", "whether `batch` is one process's or all of them together"),
-        _choice("dtype", "float32 bfloat16 float64 float16", "number format of the computation"),
+        _choice("dtype", "float32 bfloat16 float64 float16 int8", "number format of the computation"),
         _choice("memory_format", "contiguous channels_last blocked", "layout of images and weights"),
         _choice("execution", "eager compile script", "how the model is executed"),
         _choice(
@@ -113,7 +113,8 @@ AXES: Mapping[str, Axis] = {
         _choice("wait_policy", "default active passive", "whether idle OpenMP threads spin"),
         Axis("data", "folder", "synthetic", "synthetic, or a folder of images"),
         _count("loader_workers", 0, "processes that load images", 0, _MAX_CORES, words=True),
-        _choice("placement", "compact spread numa", "which cores the ranks get"),
+        _flag("pinned_memory", "load images into memory that the GPU fetches by itself"),
+        _choice("placement", "compact spread numa gpu", "which cores the ranks get"),
         _flag("smt", "use the second hardware thread of each core too"),
         _choice("memory_policy", "default local interleave", "which NUMA nodes memory comes from"),
         _choice("bind", "rank core none", "bind threads to their rank's cores, one core each, or not"),

@@ -24,6 +24,7 @@ class MachineView:
     memory_bytes: int = 0
     num_gpus: int | None = None  # None: not known
     instruction_sets: frozenset[str] | None = None  # None: not known
+    cores_near_gpu: int = 0  # cores of the allocation on the first GPU's NUMA node; 0: not known
     transparent_huge_pages: str = ""  # always | madvise | never; empty: not known
 
     def allocation(self, *, smt: bool, num_reserved_cores: int) -> int:
@@ -86,7 +87,7 @@ def _images(params: Params, here: Circumstances) -> Iterator[str]:
     """What only images have."""
     for name in ("memory_format", "data"):
         if params[name] != AXES[name].default and _traits(params, here).takes_images is False:
-            yield f"{name}: {params[name]} is for images; {params['workload']} takes sequences"
+            yield f"{name}: {params[name]} is for images; {params['workload']} takes none"
 
 
 def _cores(params: Params, here: Circumstances) -> Iterator[str]:
@@ -128,6 +129,32 @@ def _device(params: Params, here: Circumstances) -> Iterator[str]:
     for name in ("openmp", "wait_policy"):
         if params[name] != "default":
             yield f"{name} does not matter on device cuda; leave it default"
+
+
+def _int8(params: Params, here: Circumstances) -> Iterator[str]:
+    """Where torch computes in whole numbers."""
+    if params["dtype"] != "int8" or params["runtime"] != "torch":
+        return
+    if params["mode"] == "train":
+        yield "dtype: int8 is for inference only: whole numbers cannot be trained"
+    if params["device"] != "cpu":
+        yield "dtype: int8 is for device: cpu; torch quantises for the CPU"
+    if params["execution"] != "eager" or params["freezing"] != "none":
+        yield "dtype: int8 brings compiled and folded layers; leave execution eager and freezing none"
+    if params["memory_format"] == "blocked" or params["math"] == "vanilla":
+        yield "dtype: int8 has kernels of its own; leave memory_format blocked and math vanilla out"
+
+
+def _gpu(params: Params, here: Circumstances) -> Iterator[str]:
+    """What only exists beside a GPU."""
+    if params["placement"] == "gpu" and not here.machine.cores_near_gpu:
+        yield "placement: gpu needs a GPU whose NUMA node is known, with cores of the allocation on it"
+    if not params["pinned_memory"]:
+        return
+    if params["device"] != "cuda":
+        yield "pinned_memory is for device: cuda; no GPU fetches anything"
+    elif params["data"] == "synthetic":
+        yield "pinned_memory has nothing to fetch: synthetic data lie on the GPU already"
 
 
 def _onednn(params: Params, here: Circumstances) -> Iterator[str]:
@@ -204,6 +231,7 @@ _NOT_IN_NUMPY = (
     "interop_threads",
     "data",
     "loader_workers",
+    "pinned_memory",
 )
 
 
@@ -252,8 +280,8 @@ def _refusal(workload: Workload, mode: str, args: Params) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_offered, _side_by_side, _images, _cores, _batch, _device, _onednn, _freezing, _numbers, _huge_pages),
-    *(_numpy, _libraries, _loading, _size),
+    *(_offered, _side_by_side, _images, _cores, _batch, _device, _int8, _gpu, _onednn, _freezing, _numbers),
+    *(_huge_pages, _numpy, _libraries, _loading, _size),
 )
 
 

@@ -58,6 +58,7 @@ AXIS_CLASSES: Mapping[str, Judgement] = {
     "wait_policy": Judgement(_NUMBERS, "it says what threads do that have nothing to do"),
     "data": Judgement(_BATCH, "a step works on other samples"),
     "loader_workers": Judgement(_NUMBERS, "they bring the same samples"),
+    "pinned_memory": Judgement(_NUMBERS, "it says where samples wait for the GPU"),
     "placement": Judgement(_NUMBERS, "it says where ranks run"),
     "smt": Judgement(_NUMBERS, "it says where threads run"),
     "memory_policy": Judgement(_NUMBERS, "it says where memory lies"),

@@ -1,5 +1,6 @@
 """Where settings are raced: the same search runs on this machine and on a recorded grid."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,10 @@ class Arena(Protocol):
 
     def enter(self, setting: Setting, limit_s: float) -> Entrant:
         """The started entrant; raises Rejected when it does not come to its first sampling in time."""
+        ...
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        """Told which setting enters next and which are likely to follow; may prepare for them."""
         ...
 
     def now(self) -> float:

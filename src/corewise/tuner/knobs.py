@@ -17,6 +17,7 @@ BY_HAND: Mapping[str, Any] = {"bind": "rank", "memory_format": "channels_last", 
 GRANTED: tuple[KnobClass, ...] = tuple(each for each in KnobClass if each not in FREE)  # by --allow
 BATCH_FACTORS = (2, 4, 0.5)
 LOADER_WORKERS = (1, 2, 4, 8)
+OF_THE_CPU = ("shape", "allocator", "openmp", "huge_pages", "wait_policy", "denormals", "math")
 OF_ANY_RUNTIME = ("shape", "allocator", "bind", "huge_pages", "placement", "memory_policy", "batch")
 Reason = Callable[[Mapping[str, Any]], str]  # why a point does not exist here; empty when it does
 
@@ -32,6 +33,11 @@ class Asked:
     batch: int  # in all processes together
     allow: Collection[str]
     machine: MachineView
+    may_use_gpu: bool = False  # a script: where it computes is not known
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.fixed.get("device") == "cuda"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,9 @@ def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
     left_out: list[LeftOut] = []
     knobs = []
     for knob in _all_knobs(asked):
+        if asked.on_gpu and knob.name in OF_THE_CPU:
+            left_out.append(LeftOut(knob.name, "a knob of the CPU; the work is done on the GPU"))
+            continue
         if asked.runtime == "numpy" and knob.name not in OF_ANY_RUNTIME:
             left_out.append(LeftOut(knob.name, "the numpy runtime has no such thing"))
             continue
@@ -72,19 +81,24 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     if asked.traits.takes_images is not False:
         layouts = ("contiguous", "channels_last", *(("blocked",) if asked.mode == "infer" else ()))
         yield _plain("memory_format", layouts, "kernels without reorders")
-    yield Knob("precision", _precisions(), "fewer digits are quicker")
+    yield Knob("precision", _precisions(asked), "fewer digits are quicker")
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
-    yield _plain("bind", ("none", "rank", "core"), "threads stay with their caches")
+    yield _bind(asked)
     yield _execution(asked.traits, asked.mode)
     yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
     yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
     if asked.machine.num_numa_nodes > 1:
-        yield _plain("placement", AXES["placement"].choices, "ranks beside their memory")
+        apart = [word for word in AXES["placement"].choices if word != "gpu"]
+        if not asked.on_gpu:
+            yield _plain("placement", apart, "ranks beside their memory")
         yield _plain("memory_policy", AXES["memory_policy"].choices, "memory beside its ranks")
     if asked.fixed.get("data", "synthetic") != "synthetic":
         workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS))
         yield Knob("loader_workers", workers, "images come while others are worked on")
+    if asked.on_gpu:
+        pinned = ({"pinned_memory": False}, {"pinned_memory": True})
+        yield Knob("pinned_memory", pinned, "the GPU fetches batches by itself")
     yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
     yield Knob("batch", _batches(asked.batch), "more samples share the work of a step")
     yield _plain("math", AXES["math"].choices, "kernels of torch itself")
@@ -119,9 +133,20 @@ def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
-def _precisions() -> tuple[Mapping[str, Any], ...]:
+def _bind(asked: Asked) -> Knob:
+    """How threads are pinned; beside a GPU, also to the cores on its NUMA node."""
+    words = ("none", "rank") if asked.on_gpu else ("none", "rank", "core")
+    choices: list[Mapping[str, Any]] = [{"bind": word} for word in words]
+    near = asked.machine.cores_near_gpu
+    if (asked.on_gpu or asked.may_use_gpu) and 0 < near < asked.machine.num_cores:
+        choices.append({"bind": "rank", "placement": "gpu", "threads": near})
+    return Knob("bind", tuple(choices), "threads stay with their caches")
+
+
+def _precisions(asked: Asked) -> tuple[Mapping[str, Any], ...]:
+    dtypes = ("bfloat16", "float16") if asked.on_gpu else ("bfloat16", "int8")
     short = [word for word in AXES["float32_precision"].choices if word != "default"]
-    return ({}, {"dtype": "bfloat16"}, *({"float32_precision": word} for word in short))
+    return ({}, *({"dtype": word} for word in dtypes), *({"float32_precision": word} for word in short))
 
 
 def _batches(batch: int) -> tuple[Mapping[str, Any], ...]:

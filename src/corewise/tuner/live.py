@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from corewise.engine.held_run import HeldRun
-from corewise.engine.warm_parent import ParentFailed, ParentPool
+from corewise.engine.machine_view import planning_view
+from corewise.engine.warm_parent import ParentFailed, ParentKey, ParentPool
 from corewise.spec.run import Run
 from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
 from corewise.tuner.arena import Rejected, Sampling
@@ -18,6 +19,7 @@ from corewise.tuner.space import Setting
 SAMPLE_S = 0.4
 SHORT_STEP_S = 0.2  # from here on one sampling is a few steps, whatever they take
 WARM_UP_S = 1.0
+MAX_SIDE_BY_SIDE = 8  # warm parents started at a time; fewer than are kept
 
 
 def racing_protocol(limit_s: float) -> Protocol:
@@ -42,11 +44,25 @@ class LiveArena:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._pool = ParentPool(tunable.planner.worker, folder)
+        num_cores = planning_view(tunable.planner.host, tunable.planner.libraries).num_cores
+        self._num_side_by_side = min(MAX_SIDE_BY_SIDE, max(1, num_cores // 2))
         self._numbers = itertools.count()
         self._alive: list[LiveEntrant] = []
 
     def now(self) -> float:
         return time.monotonic()
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        """Start the warm parents these settings need side by side, as soon as the first of them has none."""
+        trials: list[Trial] = []
+        for setting in settings:
+            trials += self.tunable.plan(setting, racing_protocol(0.0)).trials
+            if trials and self._pool.has(trials[0]):
+                return
+            if len({ParentKey.of(trial) for trial in trials}) >= self._num_side_by_side:
+                break
+        self._keep_warm()
+        self._pool.warm(trials)
 
     def enter(self, setting: Setting, limit_s: float) -> "LiveEntrant":
         """The setting's ranks, checked and warm; raises Rejected with the reason."""
@@ -56,8 +72,7 @@ class LiveArena:
         [trial] = plan.trials
         began = time.monotonic()
         try:
-            for entrant in self._alive:  # the least recently used parent ends first: not theirs
-                self._pool.get(entrant.held.trial)
+            self._keep_warm()
             held = self._hold(trial)
         except ParentFailed as problem:
             raise Rejected(problem.kind, str(problem)) from problem
@@ -68,6 +83,11 @@ class LiveArena:
         entrant = LiveEntrant(self, setting, held, time.monotonic() - began)
         self._alive.append(entrant)
         return entrant
+
+    def _keep_warm(self) -> None:
+        """The least recently used parent ends first: not that of one who is alive."""
+        for entrant in self._alive:
+            self._pool.get(entrant.held.trial)
 
     def forget(self, entrant: "LiveEntrant") -> None:
         """The entrant has left."""

@@ -13,7 +13,8 @@ Outcome = Literal["won", "lost", "tied"]
 WORTH = 0.01  # of throughput: less is no reason for one more knob
 CLEARLY_WORSE = 0.12  # behind by this much after one sampling, and by so many standard deviations
 CLEARLY_WORSE_SDS = 4.0
-MIN_ROUNDS, MAX_ROUNDS = 3, 6
+OBVIOUS, OBVIOUS_SDS = 0.08, 4.0  # apart by this much in every comparison, and by so many standard deviations
+FEWEST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 3, 6  # where it is obvious; otherwise at least and at most
 CONFIDENCE = 0.95
 PRIOR_SD, PRIOR_DEGREES = 0.03, 4  # what neighbouring samplings usually differ by, before any is seen
 
@@ -95,8 +96,11 @@ def race(incumbent: Racer, challenger: Entrant, noise: Noise, *, is_simpler: boo
     while True:
         pairs.append(_round(incumbent, racer, challenger_first=len(pairs) % 2 == 1))
         mean, half = _mean(pairs), noise.half_width(len(pairs), pairs)
-        if len(pairs) >= MIN_ROUNDS and (_is_plain(mean, half, worth) or len(pairs) == MAX_ROUNDS):
+        enough = len(pairs) >= MIN_ROUNDS and (_is_plain(mean, half, worth) or len(pairs) == MAX_ROUNDS)
+        obvious = len(pairs) == FEWEST_ROUNDS and _is_obvious((first, *pairs), noise.sd)
+        if enough or obvious:
             noise.learn(pairs)
+            half = min(half, abs(mean) / 2) if obvious else half
             latency = racer.recent_latency(len(pairs)) - incumbent.recent_latency(len(pairs))
             outcome = _outcome(mean, half, worth, is_simpler)
             return Verdict(outcome, mean, half, tuple(racer.samplings), latency)
@@ -115,6 +119,12 @@ def _mean(pairs: Sequence[float]) -> float:
     """The mean of the pairs without the two outermost from five pairs on: one disturbance is forgiven."""
     kept = sorted(pairs)[1:-1] if len(pairs) >= 5 else pairs
     return statistics.fmean(kept)
+
+
+def _is_obvious(found: Sequence[float], sd: float) -> bool:
+    """True when every comparison so far says the same, and none of them by little."""
+    least = max(OBVIOUS, OBVIOUS_SDS * sd)
+    return min(found) > least or max(found) < -least
 
 
 def _is_plain(mean: float, half: float, worth: float) -> bool:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,9 @@ class ScriptArena:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        """Nothing: a script is started anew each time."""
 
     def enter(self, setting: Setting, limit_s: float) -> "ScriptEntrant":
         """The started script, once it has told its first progress; raises Rejected when it does not."""

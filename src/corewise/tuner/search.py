@@ -8,7 +8,7 @@ processes that stay alive tell a few per cent apart where separate measurements 
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling
 from corewise.tuner.found import Found, Judged, Watcher
@@ -44,6 +44,7 @@ class Search:
         self.noise = Noise()
         self.found = Found(space.default)
         self._incumbent: Racer | None = None
+        self._knob = 0  # that is being varied
         self._costs_s: list[float] = []
         self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
         self._untried: dict[str, None] = {}  # in words
@@ -57,6 +58,7 @@ class Search:
             return known
         self.watcher.trying(self.space.default)
         began = self.arena.now()
+        self.arena.expect((self.space.default, *self.starts))
         racer = Racer(self.arena.enter(self.space.default, limit_s))
         self._incumbent = racer
         for _ in range(FIRST_SAMPLINGS):
@@ -114,6 +116,14 @@ class Search:
         found = [pair for pair in itertools.combinations(alone, 2) if pair[0][0] != pair[1][0]]
         return sorted(found, key=lambda pair: -alone[pair[0]] - alone[pair[1]])
 
+    def _likely_next(self) -> Iterator[Setting]:
+        """Settings not yet judged that come next if the best so far stays what it is."""
+        for knob in range(self._knob, len(self.space.knobs)):
+            for choice in range(len(self.space.knobs[knob].choices)):
+                setting = self.space.changed(self.found.best, knob, choice)
+                if choice not in self.space.knobs[knob].costly and setting not in self.found.judged:
+                    yield setting
+
     def close(self) -> None:
         """End what is still alive."""
         if self._incumbent is not None:
@@ -121,6 +131,7 @@ class Search:
             self._incumbent = None
 
     def _vary(self, knob: int, deadline: float, *, is_first: bool) -> None:
+        self._knob = knob
         if self.space.knobs[knob].ladders:
             self._climb(knob, deadline, is_first=is_first)
             return
@@ -190,6 +201,7 @@ class Search:
         limit_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
         entrant: Entrant | None = None
         try:
+            self.arena.expect(itertools.chain((setting,), self._likely_next()))
             entrant = self.arena.enter(setting, limit_s)
             simpler = self.space.num_changed(setting) < self.space.num_changed(best)
             verdict = race(incumbent, entrant, self.noise, is_simpler=simpler)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple, Union
 
 Shape = Tuple[int, ...]  # one sample: (channels, height, width), (steps, features) or (features,)
+Sides = Union[int, Tuple[int, int]]  # of a square, or height and width
 
 
 class ShapeError(ValueError):
@@ -49,19 +50,20 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Conv(Layer):
-    """A two-dimensional convolution with square kernels."""
+    """A two-dimensional convolution."""
 
     in_channels: int
     out_channels: int
-    kernel: int
+    kernel: Sides
     stride: int = 1
-    padding: int = 0
+    padding: Sides = 0
     groups: int = 1
     bias: bool = True
 
     def output_shape(self, shape: Shape) -> Shape:
         _expect(self, shape, self.in_channels, 3)
-        height, width = (_slid(self, shape, n, self.kernel, self.stride, self.padding) for n in shape[1:])
+        sizes = zip(shape[1:], both(self.kernel), both(self.padding))
+        height, width = (_slid(self, shape, n, kernel, self.stride, padding) for n, kernel, padding in sizes)
         return (self.out_channels, height, width)
 
     @property
@@ -70,7 +72,7 @@ class Conv(Layer):
 
     @property
     def _reads_per_output(self) -> int:
-        return self.in_channels // self.groups * self.kernel**2
+        return self.in_channels // self.groups * math.prod(both(self.kernel))
 
     def num_multiply_adds(self, shape: Shape) -> int:
         return math.prod(self.output_shape(shape)) * self._reads_per_output
@@ -86,6 +88,7 @@ class Linear(Layer):
     in_features: int
     out_features: int
     bias: bool = True
+    keeps_scale: bool = False  # weights drawn so that values stay as large, where nothing is normalised
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) > 2 or shape[-1] != self.in_features:
@@ -108,6 +111,8 @@ class BatchNorm(Layer):
     """Batch normalisation over the channels, with scale and shift."""
 
     channels: int
+    epsilon: float = 1e-5
+    sees_few: bool = False  # values of a channel: statistics of a small batch are ill-conditioned
 
     def output_shape(self, shape: Shape) -> Shape:
         _expect(self, shape, self.channels, 3)
@@ -145,6 +150,19 @@ class MaxPool(Layer):
 
     def saved_elements(self, shape: Shape) -> int:
         return math.prod(self.output_shape(shape))  # which input won
+
+
+@dataclasses.dataclass(frozen=True)
+class AvgPool(Layer):
+    """The mean under a sliding square window, zeros beyond the edge counted in."""
+
+    kernel: int
+    stride: int
+    padding: int = 0
+
+    def output_shape(self, shape: Shape) -> Shape:
+        height, width = (_slid(self, shape, n, self.kernel, self.stride, self.padding) for n in shape[1:])
+        return (shape[0], height, width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,38 +239,6 @@ class Residual(Layer):
         return through
 
 
-@dataclasses.dataclass(frozen=True)
-class Join(Layer):
-    """The outputs of branches side by side (`concatenate`) or added up (`sum`)."""
-
-    num_branches: int
-    how: str
-
-    def forward_elements(self, shape: Shape) -> int:
-        read = self.num_branches if self.how == "sum" else 1
-        return (read + 1) * math.prod(shape)
-
-
-@dataclasses.dataclass(frozen=True)
-class Branches(Layer):
-    """Layers over the same input that do not need each other, and how their outputs are joined."""
-
-    branches: Tuple[Layer, ...]
-    join: str  # concatenate (along the features) | sum
-
-    def children(self) -> Tuple[Layer, ...]:
-        return self.branches
-
-    def output_shape(self, shape: Shape) -> Shape:
-        shapes = [branch.output_shape(shape) for branch in self.branches]
-        if self.join == "concatenate":
-            if len({s[:-1] for s in shapes}) == 1:
-                return (*shapes[0][:-1], sum(s[-1] for s in shapes))
-        elif len(set(shapes)) == 1:
-            return shapes[0]
-        raise ShapeError(f"branches give {shapes} for an input of {shape}; that does not {self.join}")
-
-
 def num_parameters(layer: Layer) -> int:
     """Trainable values in the whole tree."""
     return layer.num_parameters + sum(num_parameters(child) for child in layer.children())
@@ -263,6 +249,11 @@ def every_layer(layer: Layer) -> Iterator[Layer]:
     yield layer
     for child in layer.children():
         yield from every_layer(child)
+
+
+def both(sides: Sides) -> Tuple[int, int]:
+    """Height and width."""
+    return (sides, sides) if isinstance(sides, int) else sides
 
 
 def _expect(layer: Layer, shape: Shape, first: int, num_dimensions: int) -> None:

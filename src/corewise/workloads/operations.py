@@ -9,7 +9,8 @@ import dataclasses
 import math
 from typing import Iterator
 
-from corewise.workloads.layers import Add, Branches, Join, Layer, Residual, Sequence, Shape, num_parameters
+from corewise.workloads.branch_layers import Branches, Gated, WithAuxiliary
+from corewise.workloads.layers import Add, Dropout, Layer, Residual, Sequence, Shape, num_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +46,25 @@ class Operation:
         return self.forward_elements + self.layer.saved_elements(self.shape) - math.prod(self.shape)
 
 
-def operations(layer: Layer, shape: Shape, on_data: bool = False) -> Iterator[Operation]:
-    """The computing layers of a tree in order, each with its input shape."""
+def operations(
+    layer: Layer, shape: Shape, on_data: bool = False, training: bool = True
+) -> Iterator[Operation]:
+    """The computing layers of a tree in order, each with its input shape; some compute in training alone."""
     if isinstance(layer, Sequence):
         for child in layer.layers:
-            yield from operations(child, shape, on_data)
+            yield from operations(child, shape, on_data, training)
             shape, on_data = child.output_shape(shape), on_data and num_parameters(child) == 0
-    elif isinstance(layer, (Residual, Branches)):
+    elif isinstance(layer, WithAuxiliary):
+        yield from operations(layer.trunk, shape, on_data, training)
+        shape, on_data = layer.trunk.output_shape(shape), on_data and num_parameters(layer.trunk) == 0
+        for child in (layer.auxiliary, layer.rest) if training else (layer.rest,):
+            yield from operations(child, shape, on_data, training)
+    elif isinstance(layer, (Residual, Branches, Gated)):
         for child in layer.children():
-            yield from operations(child, shape, on_data)
-        yield Operation(
-            Add() if isinstance(layer, Residual) else Join(len(layer.branches), layer.join),
-            layer.output_shape(shape),
-            on_data and num_parameters(layer) == 0,
-        )
+            yield from operations(child, shape, on_data, training)
+        end = Add() if isinstance(layer, Residual) else layer.joined(shape)
+        yield Operation(end, layer.output_shape(shape), on_data and num_parameters(layer) == 0)
     else:
         layer.output_shape(shape)  # refuses a shape that does not fit
-        yield Operation(layer, shape, on_data)
+        if training or not isinstance(layer, Dropout):
+            yield Operation(layer, shape, on_data)

@@ -20,8 +20,11 @@ BUILT_IN: Mapping[str, str] = {
     "resnet50": "corewise.workloads.models.resnet:RESNET50",
     "resnext50_32x4d": "corewise.workloads.models.resnet:RESNEXT50_32X4D",
     "wide_resnet101_2": "corewise.workloads.models.resnet:WIDE_RESNET101_2",
+    "inception_v3": "corewise.workloads.models.inception:INCEPTION_V3",
     "lstm_ensemble": "corewise.workloads.models.lstm_ensemble:LSTM_ENSEMBLE",
     "transformer": "corewise.workloads.models.transformer:TRANSFORMER",
+    "two_tower": "corewise.workloads.models.two_tower:TWO_TOWER",
+    "mixture_of_experts": "corewise.workloads.models.mixture_of_experts:MIXTURE_OF_EXPERTS",
     "matmul": "corewise.workloads.primitives.matmul:MATMUL",
 }
 

@@ -29,6 +29,7 @@ TOLERANCES: Mapping[str, Tuple[float, float]] = {
     "tf32": (0.03, 0.25),  # (8e-4, 0.04); its roundoff is a quarter of bfloat16's
     "float16": (0.03, 0.25),  # (3e-3, 0.07)
     "bfloat16": (0.1, 0.5),  # (0.044, 0.28)
+    "int8": (0.15, 0.5),  # (0.05, none: it is not trained)
 }
 COMPARED_AT_ONCE = 2**18  # elements; keeps the temporaries of a comparison in the cache
 FLOAT16_LOSS_SCALE = 2.0**10  # below float16's least number gradients vanish

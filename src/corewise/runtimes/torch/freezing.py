@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any, Dict, Mapping, Optional, cast
+from typing import Any, Dict, Mapping, Optional, Tuple, cast
 
 import torch
 from torch import fx, nn
@@ -22,12 +22,18 @@ PACKED = "weight_pack_matcher_count"  # the end of the names of the compiler's c
 
 def folded(module: nn.Module) -> nn.Module:
     """A copy in which norms that follow a convolution are part of it; Infeasible where there is none."""
+    return fold(module)[0]
+
+
+def fold(module: nn.Module) -> Tuple[nn.Module, int]:
+    """That copy, and how many norms were folded."""
     try:
         traced = fx.GraphModule(module, _Tracer().trace(module))
     except Exception as problem:
         said = str(problem).strip().splitlines() or [type(problem).__name__]
         raise Infeasible(f"freezing fold: torch.fx cannot trace this module: {said[0]}") from problem
     modules = dict(traced.named_modules())
+    num_folded = 0
     num_calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     for node in list(traced.graph.nodes):
         norm, before = _called(node, modules), node.args[0] if node.args else None
@@ -39,11 +45,12 @@ def folded(module: nn.Module) -> nn.Module:
             setattr(modules[parent], name, fuse_conv_bn_eval(conv, norm))
             node.replace_all_uses_with(before)
             traced.graph.erase_node(node)
+            num_folded += 1
     traced.delete_all_unused_submodules()
     traced.recompile()
-    if num_norms(traced) == num_norms(module):
+    if not num_folded:
         raise Infeasible("freezing fold: no batch normalisation follows a convolution in this module")
-    return traced
+    return traced, num_folded
 
 
 class _Tracer(fx.Tracer):

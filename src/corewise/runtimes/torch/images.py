@@ -51,6 +51,7 @@ class FolderImages:
             EndlessOrder(len(files), context.rank, context.num_ranks),
             batch,
             num_workers,
+            settings.pinned_memory,
         )
 
     def next(self) -> Tuple[Tuple[Tensor], Optional[Tensor]]:
@@ -60,7 +61,9 @@ class FolderImages:
         except WorkloadError as problem:  # a loader process wraps it in its whole traceback
             raise WorkloadError(str(problem).strip().splitlines()[-1].split("WorkloadError: ")[-1]) from None
         inputs = (self._settings.place(images),)
-        return inputs, labels.to(self._settings.device) if self._settings.training else None
+        if not self._settings.training:
+            return inputs, None
+        return inputs, labels.to(self._settings.device, non_blocking=self._settings.pinned_memory)
 
     def facts(self) -> Mapping[str, Any]:
         return {
@@ -148,13 +151,14 @@ def read_into_page_cache(files: Tuple[Path, ...]) -> bool:
 
 
 def _stream(
-    images: DecodedImages, order: EndlessOrder, batch: int, num_workers: int
+    images: DecodedImages, order: EndlessOrder, batch: int, num_workers: int, pinned_memory: bool = False
 ) -> Iterator[Tuple[Tensor, Tensor]]:
     loader: DataLoader[Any] = DataLoader(
         images,
         batch_size=batch,
         sampler=order,
         num_workers=num_workers,
+        pin_memory=pinned_memory,
         multiprocessing_context="fork" if num_workers else None,
         worker_init_fn=_begin_worker if num_workers else None,
         persistent_workers=num_workers > 0,

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from corewise.runtimes.base import Check, Infeasible, Job
 from corewise.runtimes.torch.checking import Case, check_module, tensors
 from corewise.runtimes.torch.execution import configured, placed
-from corewise.runtimes.torch.freezing import folded, num_norms, num_prepared_weights
+from corewise.runtimes.torch.freezing import fold, num_prepared_weights
 from corewise.runtimes.torch.parallel import RankGroup
-from corewise.runtimes.torch.settings import Settings, process_facts, weights_format
+from corewise.runtimes.torch.quantization import Quantised, quantised
+from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
 
 MOMENTUM = 0.9
+NUM_SCALING_BATCHES = 2  # from which int8 learns its scales
 
 
 class Batches(Protocol):
@@ -56,8 +58,12 @@ class ModuleJob:
         self._settings, self._group, self._batches = settings, group, task.batches
         self._case_for = task.case_for
         self._module: nn.Module = placed(task.module, settings)
-        network = folded(self._module) if settings.freezing == "fold" else self._module
-        self._num_folded = num_norms(self._module) - num_norms(network)
+        network, self._num_folded = fold(self._module) if settings.freezing == "fold" else (self._module, 0)
+        self._quantised: Optional[Quantised] = None
+        if settings.dtype == "int8":
+            examples = [task.batches.next()[0] for _ in range(NUM_SCALING_BATCHES)]
+            self._quantised = quantised(network, examples)
+            network = self._quantised.module
         self._num_prepared_before = num_prepared_weights()
         self._configured = configured(network, settings, group.wrap)
         self._output_dtype = ""
@@ -73,7 +79,8 @@ class ModuleJob:
                 said = str(problem).strip().splitlines()[-1].replace("RuntimeError: ", "")
                 raise Infeasible(f"freezing full: {said}") from problem
             raise
-        if self._settings.memory_format == "blocked" or self._settings.freezing != "none":
+        is_copy = self._quantised is not None or self._settings.memory_format == "blocked"
+        if is_copy or self._settings.freezing != "none":
             self._module = self._configured  # lets go of the weights that are no longer used
         del case
         _return_free_memory()
@@ -87,8 +94,10 @@ class ModuleJob:
             **process_facts(self._settings),
             **self._batches.facts(),
             **self._freezing_facts(),
+            **self._quantised_facts(),
             "weights_memory_format": weights_format(self._configured),
             "output_dtype": self._output_dtype,
+            **gpu_facts(self._settings),
             "first_call_s": self._first_call_s,  # compilation included, where there is any
         }
 
@@ -108,6 +117,12 @@ class ModuleJob:
         if num_prepared == 0:
             raise Infeasible("freezing full: the compiler found no weights that it could prepare")
         return {"num_prepared_weights": num_prepared}
+
+    def _quantised_facts(self) -> Mapping[str, Any]:
+        made = self._quantised
+        if made is None:
+            return {}
+        return {"int8_scales": made.how, "int8_engine": made.engine, "num_int8_layers": made.num_layers}
 
     def _note(self, outputs: Any) -> None:
         if not self._output_dtype:

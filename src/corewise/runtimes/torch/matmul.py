@@ -9,7 +9,7 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from corewise.runtimes.base import Check, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.params import rank_batch, require_defaults, workload_args
 from corewise.runtimes.torch.settings import Settings, process_facts, read_settings
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
@@ -76,4 +76,6 @@ def prepare_matmul(params: Mapping[str, Any], context: RankContext) -> MatmulJob
         params, ("memory_format", "execution", "freezing", "data"), "matmul is a single operator on matrices"
     )
     settings = read_settings(params, context)
+    if settings.dtype == "int8":
+        raise Infeasible("dtype int8: a single product has no layers to quantise")
     return MatmulJob(MATMUL.size(workload_args(params)), rank_batch(params), settings, seed=context.rank)

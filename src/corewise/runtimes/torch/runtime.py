@@ -56,6 +56,8 @@ class TorchRuntime:
             needed.append("torch._dynamo")  # a second, also for DistributedDataParallel
         if params["memory_format"] == "blocked":
             needed.append("torch.utils.mkldnn")
+        if params["dtype"] == "int8":
+            needed.append("torch.ao.quantization.quantize_fx")
         if params["data"] != "synthetic":
             needed.append("corewise.runtimes.torch.images")
         with silent_deprecation():

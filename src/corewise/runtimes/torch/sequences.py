@@ -5,8 +5,6 @@ Measured side: standard library and torch only, Python 3.9. All of them can be s
 
 from __future__ import annotations
 
-from typing import Iterable, List
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,33 +31,6 @@ class Lstm(nn.Module):
         if self.reverse:
             return torch.flip(self.lstm(torch.flip(x, [0]))[0], [0])
         return self.lstm(x)[0]  # type: ignore[no-any-return]
-
-
-class Branches(nn.Module):
-    """Modules over the same input, their outputs concatenated along the features or added up.
-
-    Where asked, and under TorchScript only, they run side by side on torch's inter-op threads.
-    """
-
-    __constants__ = ("adds_up", "side_by_side")
-
-    def __init__(self, branches: Iterable[nn.Module], adds_up: bool) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-        self.adds_up, self.side_by_side = adds_up, False
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: List[Tensor] = []
-        if self.side_by_side and torch.jit.is_scripting():  # type: ignore[attr-defined]
-            running: List[torch.jit.Future[Tensor]] = []
-            for branch in self.branches:
-                running.append(torch.jit.fork(branch, x))  # type: ignore[no-untyped-call]
-            for one in running:
-                outputs.append(torch.jit.wait(one))  # type: ignore[no-untyped-call]
-        else:
-            for branch in self.branches:
-                outputs.append(branch(x))
-        return torch.stack(outputs).sum(0) if self.adds_up else torch.cat(outputs, dim=-1)
 
 
 class Attention(nn.Module):

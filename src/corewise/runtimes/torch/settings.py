@@ -33,6 +33,7 @@ class Settings:
     training: bool
     freezing: str = "none"
     float32_precision: str = "default"
+    pinned_memory: bool = False  # loaded samples wait where the GPU fetches them by itself
     proofs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of what holds for the process
 
     @property
@@ -51,7 +52,7 @@ class Settings:
         if not isinstance(tensor, Tensor):
             return tensor
         dtype = self.tensor_dtype if tensor.is_floating_point() else None
-        tensor = tensor.to(self.device, dtype)
+        tensor = tensor.to(self.device, dtype, non_blocking=self.pinned_memory)
         if self.memory_format == "channels_last" and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor
@@ -73,6 +74,7 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
         training=params["mode"] == "train",
         freezing=str(params.get("freezing", "none")),
         float32_precision=str(params.get("float32_precision", "default")),
+        pinned_memory=bool(params.get("pinned_memory", False)),
     )
     if settings.dtype == "float16" and device.type == "cpu":
         raise Infeasible(
@@ -85,6 +87,8 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
             f"execution compile needs a C++ compiler: none of {', '.join(CXX_COMPILERS)} is on the PATH"
         )
     _refuse_freezing(settings, str(params["math"]))
+    if settings.dtype == "int8":
+        _refuse_int8(settings, str(params["math"]))
     if settings.float32_precision != "default" and settings.dtype != "float32":
         raise Infeasible(f"float32_precision {settings.float32_precision}: dtype is {settings.dtype}")
     return dataclasses.replace(settings, proofs=set_numerics(params))
@@ -124,6 +128,16 @@ def process_facts(settings: Settings) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "parallel_info": torch.__config__.parallel_info(),
         "openmp_libraries": _openmp_libraries(),
+    }
+
+
+def gpu_facts(settings: Settings) -> dict[str, Any]:
+    """The GPU and the most memory that tensors took on it."""
+    if settings.device.type != "cuda":
+        return {}
+    return {
+        "gpu": torch.cuda.get_device_name(settings.device),
+        "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated(settings.device),
     }
 
 
@@ -170,6 +184,20 @@ def _refuse_freezing(settings: Settings, math: str) -> None:
             reason = f"TorchScript's prepared operators do not follow autocast to {settings.dtype}"
     if reason is not None:
         raise Infeasible(f"freezing {settings.freezing}: {reason}")
+
+
+def _refuse_int8(settings: Settings, math: str) -> None:
+    reason: Optional[str] = None
+    if settings.training:
+        reason = "whole numbers cannot be trained"
+    elif settings.device.type != "cpu":
+        reason = "torch quantises for the CPU"
+    elif settings.execution != "eager" or settings.freezing != "none":
+        reason = "its layers are compiled and folded already; leave execution and freezing as they are"
+    elif settings.memory_format == "blocked" or math == "vanilla":
+        reason = "it has kernels of its own"
+    if reason is not None:
+        raise Infeasible(f"dtype int8: {reason}")
 
 
 def _refuse_blocked(settings: Settings, math: str) -> None:

@@ -1,4 +1,4 @@
-"""Made-up images, sequences and labels that keep the arithmetic of training realistic.
+"""Made-up images, sequences, numbers and labels that keep the arithmetic of training realistic.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -33,6 +33,7 @@ class SyntheticBatches:
         settings: Settings,
         seed: int,
         time_major: bool = False,
+        id_limits: Tuple[int, ...] = (),
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         batch_shape = (batch, *shape)
@@ -40,7 +41,7 @@ class SyntheticBatches:
         num_batches = max(MIN_BATCHES, min(MAX_BATCHES, MAX_BYTES // batch_bytes))
         self._inputs = [
             laid_out(
-                torch.randn(batch_shape, generator=generator, dtype=settings.tensor_dtype),
+                drawn(batch_shape, generator, settings, id_limits),
                 settings,
                 time_major,
             )
@@ -63,6 +64,16 @@ class SyntheticBatches:
 
     def close(self) -> None:
         return None
+
+
+def drawn(
+    shape: Tuple[int, ...], generator: torch.Generator, settings: Settings, id_limits: Tuple[int, ...] = ()
+) -> Tensor:
+    """Random numbers: normal ones, or whole ones, each column of them below its limit."""
+    if id_limits:
+        columns = [torch.randint(limit, shape[:1], generator=generator) for limit in id_limits]
+        return torch.stack(columns, dim=1)
+    return torch.randn(shape, generator=generator, dtype=settings.tensor_dtype)
 
 
 def laid_out(batch: Tensor, settings: Settings, time_major: bool) -> Tensor:

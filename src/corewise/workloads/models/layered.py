@@ -15,7 +15,15 @@ import functools
 from typing import Any, Mapping, Tuple
 
 from corewise.workloads.base import Traits, Work
-from corewise.workloads.layers import BatchNorm, Dropout, Sequence, Shape, every_layer, num_parameters
+from corewise.workloads.layers import (
+    BatchNorm,
+    Dropout,
+    Layer,
+    Shape,
+    ShapeError,
+    every_layer,
+    num_parameters,
+)
 from corewise.workloads.operations import operations
 
 FLOAT32_BYTES = 4
@@ -33,7 +41,7 @@ class LayeredModel:
         """Its own parameters with their defaults."""
         raise NotImplementedError
 
-    def layers(self, args: Mapping[str, Any]) -> Sequence:
+    def layers(self, args: Mapping[str, Any]) -> Layer:
         """The description for the given arguments."""
         raise NotImplementedError
 
@@ -44,10 +52,17 @@ class LayeredModel:
     def num_classes(self, args: Mapping[str, Any]) -> int:
         return self.whole(args, "num_classes")
 
+    def id_limits(self, args: Mapping[str, Any]) -> Tuple[int, ...]:
+        """For samples of whole numbers what each of them stays below; nothing where they are real numbers."""
+        return ()
+
     def work(self, mode: str, args: Mapping[str, Any]) -> Work:
         """What one sample costs."""
         shape = self.input_shape(args)
-        flops, num_bytes = _cost(self.layers(args), shape, mode == "train")
+        try:
+            flops, num_bytes = _cost(self.layers(args), shape, mode == "train")
+        except ShapeError as problem:  # what computes in training alone may ask for more
+            raise ValueError(f"{self.name} cannot {mode} on samples of {shape}: {problem}") from problem
         return Work(
             flops_per_sample=flops,
             bytes_per_sample=num_bytes,
@@ -80,11 +95,9 @@ class LayeredModel:
 
 
 @functools.lru_cache(maxsize=128)
-def _cost(layers: Sequence, shape: Shape, training: bool) -> Tuple[float, float]:
+def _cost(layers: Layer, shape: Shape, training: bool) -> Tuple[float, float]:
     """Flops and bytes of one sample."""
-    performed = tuple(operations(layers, shape, on_data=True))
-    if not training:
-        performed = tuple(o for o in performed if not isinstance(o.layer, Dropout))
+    performed = tuple(operations(layers, shape, on_data=True, training=training))
     multiply_adds = sum(o.num_multiply_adds for o in performed)
     elements = sum(o.forward_elements for o in performed)
     if training:

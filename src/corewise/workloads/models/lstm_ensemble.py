@@ -8,7 +8,8 @@ ours, so that it can be trained as well.
 
 from __future__ import annotations
 
-from corewise.workloads.layers import Branches, Linear, Sequence
+from corewise.workloads.branch_layers import Branches
+from corewise.workloads.layers import Linear, Sequence
 from corewise.workloads.models.sequence_model import SequenceModel, Sizes
 from corewise.workloads.sequence_layers import Lstm, MeanOverSteps, TimeMajor
 

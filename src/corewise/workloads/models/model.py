@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Mapping, Tuple
 
-from corewise.workloads.layers import Sequence, Shape, ShapeError
+from corewise.workloads.layers import Layer, Shape, ShapeError
 from corewise.workloads.models.layered import LayeredModel
 
 COLOURS = 3
-DEFAULTS: Mapping[str, int] = {"image_size": 224, "num_classes": 1000}
+NUM_CLASSES = 1000
+CHECK_IMAGE_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,17 +22,20 @@ class Model(LayeredModel):
 
     name: str
     summary: str
-    layers_for: Callable[[int], Sequence]
+    layers_for: Callable[[int], Layer]
     modes: Tuple[str, ...] = ("train", "infer")
     runtimes: Tuple[str, ...] = ("torch",)
     concurrent: bool = False
     takes_images: bool = True
+    image_size: int = 224
+    check_image_size: int = CHECK_IMAGE_SIZE  # large enough for a numerical check, and quick
+    check_image_size_train: int = CHECK_IMAGE_SIZE
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return dict(DEFAULTS)
+        return {"image_size": self.image_size, "num_classes": NUM_CLASSES}
 
-    def layers(self, args: Mapping[str, Any]) -> Sequence:
+    def layers(self, args: Mapping[str, Any]) -> Layer:
         return self.layers_for(self.num_classes(args))
 
     def input_shape(self, args: Mapping[str, Any]) -> Shape:

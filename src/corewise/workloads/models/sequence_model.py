@@ -1,4 +1,4 @@
-"""A classifier of sequences described by layers, as a workload.
+"""A network described by layers and several sizes, as a workload; most take sequences.
 
 Measured side: standard library only, Python 3.9. How its work is counted: layered.py.
 """
@@ -8,30 +8,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Mapping, Tuple
 
-from corewise.workloads.layers import Sequence, Shape, ShapeError
+from corewise.workloads.layers import Layer, Shape, ShapeError
 from corewise.workloads.models.layered import LayeredModel
 
 Sizes = Mapping[str, Any]  # every parameter of the model with its value
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceModel(LayeredModel):
-    """A network for sequences; `layers_for(sizes)` describes it.
+class SizedModel(LayeredModel):
+    """A network described by several sizes.
 
     Parameters whose default is a whole number are sizes of at least 1, the others shares from 0 to below 1.
     """
 
-    name: str
-    summary: str
     defaults: Mapping[str, Any]
-    steps: str  # the parameter that says how many steps a sequence has
-    features: str  # and the one that says how many features each step has
-    layers_for: Callable[[Sizes], Sequence]
-    time_major: bool = False  # sequences lie in memory steps before samples, as recurrent layers read them
-    modes: Tuple[str, ...] = ("train", "infer")
-    runtimes: Tuple[str, ...] = ("torch",)
-    concurrent: bool = False
-    takes_images: bool = False
+    layers_for: Callable[[Sizes], Layer]
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -44,12 +34,11 @@ class SequenceModel(LayeredModel):
             for name, default in self.defaults.items()
         }
 
-    def layers(self, args: Mapping[str, Any]) -> Sequence:
+    def layers(self, args: Mapping[str, Any]) -> Layer:
         return self.layers_for(self.sizes(args))
 
-    def input_shape(self, args: Mapping[str, Any]) -> Shape:
-        sizes = self.sizes(args)
-        shape = (sizes[self.steps], sizes[self.features])
+    def fitting(self, shape: Shape, args: Mapping[str, Any]) -> Shape:
+        """The shape; raises ValueError where the network does not fit on it."""
         try:
             self.layers(args).output_shape(shape)
         except ShapeError as problem:
@@ -61,3 +50,24 @@ class SequenceModel(LayeredModel):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise ValueError(f"{self.name}: {name} must be a number from 0 to below 1, not {value!r}")
         return float(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceModel(SizedModel):
+    """A network for sequences; `layers_for(sizes)` describes it."""
+
+    name: str
+    summary: str
+    defaults: Mapping[str, Any]
+    steps: str  # the parameter that says how many steps a sequence has
+    features: str  # and the one that says how many features each step has
+    layers_for: Callable[[Sizes], Layer]
+    time_major: bool = False  # sequences lie in memory steps before samples, as recurrent layers read them
+    modes: Tuple[str, ...] = ("train", "infer")
+    runtimes: Tuple[str, ...] = ("torch",)
+    concurrent: bool = False
+    takes_images: bool = False
+
+    def input_shape(self, args: Mapping[str, Any]) -> Shape:
+        sizes = self.sizes(args)
+        return self.fitting((sizes[self.steps], sizes[self.features]), args)

@@ -1,0 +1,220 @@
+"""A model's operators as a Program, by torch.export, or the reason why that cannot be.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+import operator
+import warnings
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from corewise.dataflow import operators
+from corewise.dataflow.order import order_to_keep
+from corewise.dataflow.program import Call, Program, Ref
+
+
+class CannotCapture(Exception):
+    """Why a model's operators cannot be known beforehand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A program with the shape of what goes in and comes out."""
+
+    program: Program
+    in_spec: Any  # of (args, kwargs)
+    out_spec: Any
+    written: Tuple[int, ...]  # values among inputs and state that the program writes to
+    fingerprint: str  # equal for programs of equal operators, shapes and types
+
+
+def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
+    """The operators the module runs for inputs like these, in its present mode."""
+    exported = _export(module, args, kwargs)
+    return _Reading(exported).captured()
+
+
+def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        with _quietly(), torch.autocast("cpu", enabled=False):
+            return torch.export.export(module, args, dict(kwargs), strict=False)
+    except Exception as problem:
+        raise CannotCapture(f"torch.export cannot take it: {_first_line(problem)}") from problem
+
+
+def _first_line(problem: BaseException) -> str:
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what export prints and warns of models that fail; the reason is told in our words."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+class _Reading:
+    """Turns an exported graph into a Program."""
+
+    def __init__(self, exported: Any) -> None:
+        self.exported = exported
+        self.numbers: Dict[Any, int] = {}  # value number of a node
+        self.spread: Dict[Any, List[int]] = {}  # value numbers of a node that returns several
+        self.num_values = 0
+        self.calls: List[Call] = []
+        self.memories: Dict[int, FrozenSet[int]] = {}  # value number to the storages it lies in
+        self.touched: List[FrozenSet[int]] = []
+        self.written: List[FrozenSet[int]] = []
+
+    def captured(self) -> Captured:
+        inputs, state, constants = self._placeholders()
+        outputs: Tuple[Any, ...] = ()
+        for node in self.exported.graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                outputs = self._outputs(node)
+            elif node.op != "placeholder":
+                raise CannotCapture(
+                    f"it holds a nested graph ({node.name}): a branch, loop or context on data"
+                )
+        order = order_to_keep(self.touched, self.written, [call.is_random for call in self.calls])
+        program = Program(
+            calls=tuple(self.calls),
+            num_values=self.num_values,
+            inputs=inputs,
+            state=state,
+            constants=constants,
+            outputs=outputs,
+            order=order,
+        )
+        changed = frozenset().union(*self.written) if self.written else frozenset()
+        brought = [*inputs, *state]
+        return Captured(
+            program=program,
+            in_spec=self.exported.call_spec.in_spec,
+            out_spec=self.exported.call_spec.out_spec,
+            written=tuple(v for v in brought if self.memories.get(v, frozenset()) & changed),
+            fingerprint=_fingerprint(self.exported.graph),
+        )
+
+    def _placeholders(self) -> Tuple[Tuple[int, ...], Dict[int, str], Dict[int, Any]]:
+        nodes = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
+        inputs, state, constants = [], {}, {}
+        for node, spec in zip(nodes, self.exported.graph_signature.input_specs):
+            value = self._new_value(node.meta.get("val"))
+            self.numbers[node] = value
+            kind = spec.kind.name
+            if kind == "USER_INPUT":
+                inputs.append(value)
+            elif kind in ("PARAMETER", "BUFFER"):
+                state[value] = spec.target
+            elif kind == "CONSTANT_TENSOR":
+                constants[value] = self.exported.constants[spec.target]
+            else:
+                raise CannotCapture(f"it takes a {kind.lower().replace('_', ' ')} ({spec.target})")
+        return tuple(inputs), state, constants
+
+    def _new_value(self, val: Any) -> int:
+        number, self.num_values = self.num_values, self.num_values + 1
+        self.memories[number] = frozenset(_storages(val))
+        return number
+
+    def _call(self, node: Any) -> None:
+        if node.target is operator.getitem and node.args[0] in self.spread:
+            self.numbers[node] = self.spread[node.args[0]][node.args[1]]
+            return
+        if not operators.is_known(node.target):
+            raise CannotCapture(f"{node.name} is not an operator of torch ({_name(node.target)})")
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise CannotCapture(f"{node.name} depends on the data")
+        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+        val = node.meta.get("val")
+        spreads = isinstance(val, (tuple, list))
+        results = tuple(self._new_value(one) for one in (val if spreads else (val,)))
+        if spreads:
+            self.spread[node] = list(results)
+        else:
+            self.numbers[node] = results[0]
+        is_random = operators.draws(node.target, node.args, node.kwargs)
+        call = Call(node.name, node.target, args, kwargs, results, spreads, is_random)
+        self._note_memory(call, operators.written(node.target, args, kwargs))
+        self.calls.append(call)
+
+    def _note_memory(self, call: Call, written: Sequence[Any]) -> None:
+        touched: Set[int] = set()
+        for leaf in (*_refs((call.args, tuple(call.kwargs.values()))), *call.results):
+            touched |= self.memories[leaf]
+        self.touched.append(frozenset(touched))
+        self.written.append(frozenset(m for leaf in _refs(tuple(written)) for m in self.memories[leaf]))
+
+    def _argument(self, tree: Any) -> Any:
+        if isinstance(tree, torch.fx.Node):
+            if tree not in self.numbers:
+                raise CannotCapture(f"{tree.name} is used as a whole, not by its parts")
+            return Ref(self.numbers[tree])
+        if isinstance(tree, (list, tuple)):
+            made = [self._argument(branch) for branch in tree]
+            return made if isinstance(tree, list) else tuple(made)
+        if isinstance(tree, Mapping):
+            return {key: self._argument(branch) for key, branch in tree.items()}
+        if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise CannotCapture("a shape in it depends on the data")
+        return tree
+
+    def _outputs(self, node: Any) -> Tuple[Any, ...]:
+        specs = self.exported.graph_signature.output_specs
+        found = []
+        for one, spec in zip(node.args[0], specs):
+            if spec.kind.name != "USER_OUTPUT":
+                raise CannotCapture(f"it gives a {spec.kind.name.lower().replace('_', ' ')} ({spec.target})")
+            found.append(self._argument(one))
+        return tuple(found)
+
+
+def _refs(tree: Any) -> Iterator[int]:
+    if isinstance(tree, Ref):
+        yield tree.value
+    elif isinstance(tree, (list, tuple)):
+        for branch in tree:
+            yield from _refs(branch)
+
+
+def _storages(val: Any) -> Iterator[int]:
+    if isinstance(val, torch.Tensor):
+        yield val.untyped_storage()._cdata
+    elif isinstance(val, (tuple, list)):
+        for one in val:
+            yield from _storages(one)
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", None) or str(target)
+
+
+def _fingerprint(graph: Any) -> str:
+    lines = []
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        kinds = [
+            f"{tuple(one.shape)}{one.dtype}{tuple(one.stride())}"
+            for one in (val if isinstance(val, (tuple, list)) else (val,))
+            if isinstance(one, torch.Tensor)
+        ]
+        lines.append(f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {kinds}")
+    return "\n".join(lines)

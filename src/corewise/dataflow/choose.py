@@ -1,0 +1,55 @@
+"""The candidate that runs: each timed for real, in turns; plain execution wins ties.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+
+LEAST_GAIN = 0.02  # below this a plan is not worth its threads
+LEAST_ROUNDS = 3
+MOST_ROUNDS = 25
+_KEPT_OF_BEST = 1.15  # after a few rounds, slower ones than this drop out
+
+
+def timed_in_turns(candidates: Mapping[str, Callable[[], object]], budget_s: float) -> Dict[str, List[float]]:
+    """Seconds of each candidate's runs; hopeless ones stop early."""
+    times: Dict[str, List[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        run()  # warm
+    start = time.perf_counter()
+    racing = list(candidates)
+    for number in range(MOST_ROUNDS):
+        for name in racing:
+            began = time.perf_counter()
+            candidates[name]()
+            times[name].append(time.perf_counter() - began)
+        if number + 1 >= LEAST_ROUNDS:
+            if time.perf_counter() - start > budget_s:
+                break
+            best = min(typical(times[name]) for name in racing)
+            racing = [n for n in racing if n == "plain" or typical(times[n]) <= _KEPT_OF_BEST * best]
+        racing = racing[1:] + racing[:1]  # nobody always follows the same one
+    return times
+
+
+def typical(times: Sequence[float]) -> float:
+    """The median."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def best_of(times: Mapping[str, Sequence[float]], plain: str = "plain") -> str:
+    """The fastest candidate whose gain over plain execution shows in the median and in the best runs alike."""
+    fastest = min(times, key=lambda name: typical(times[name]))
+    limit = 1 - LEAST_GAIN
+    wins = typical(times[fastest]) <= limit * typical(times[plain])
+    wins = wins and _low(times[fastest]) <= limit * _low(times[plain])
+    return fastest if wins else plain
+
+
+def _low(times: Sequence[float]) -> float:
+    return sorted(times)[len(times) // 4]

@@ -1,0 +1,109 @@
+"""What each call takes at each width, measured on the threads that will run it.
+
+Measured side: standard library and torch only, Python 3.9.
+
+A pass runs the whole program at one width, chain after chain, each chain on other cores than the one before
+it: so a call finds its inputs where another team left them. Passes of all widths alternate, against drift.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from corewise.dataflow.generated import lifetimes, task_function
+from corewise.dataflow.lanes import slots
+from corewise.dataflow.modes import current_modes
+from corewise.dataflow.program import Program
+from corewise.dataflow.schedule import Lane
+from corewise.dataflow.tasks import chains
+from corewise.dataflow.teams import Teams
+
+MOST_ROUNDS = 12
+LEAST_ROUNDS = 3  # the first of which warms up
+
+
+def measure_costs(
+    program: Program, make_values: Callable[[], List[Any]], teams: Teams, widths: Sequence[int], budget_s: float
+) -> Tuple[Dict[int, float], ...]:
+    """For each call: width to seconds, the lower quartile of several passes."""
+    passes = _Passes(program, make_values, teams)
+    samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
+    start = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        for width in sorted(widths, reverse=True):
+            spent = time.perf_counter() - start
+            if samples[width] and spent > budget_s:
+                continue
+            samples[width].append(passes.run(width))
+        if time.perf_counter() - start > budget_s and number + 1 >= LEAST_ROUNDS:
+            break
+    return tuple(
+        {width: _typical([one[call] for one in samples[width]]) for width in widths}
+        for call in range(len(program.calls))
+    )
+
+
+def _typical(times: Sequence[float]) -> float:
+    later = sorted(times[1:] or times)  # the first pass starts threads and makes kernels
+    return later[len(later) // 4]
+
+
+class _Passes:
+    def __init__(self, program: Program, make_values: Callable[[], List[Any]], teams: Teams) -> None:
+        self.program, self.make_values, self.teams = program, make_values, teams
+        self.chains = chains(program)
+        own, _, self.shared = lifetimes(program, self.chains)
+        self.functions = [
+            task_function(program, chain, kept, is_timed=True) for chain, kept in zip(self.chains, own)
+        ]
+
+    def run(self, width: int) -> List[float]:
+        """Seconds of each call in one pass at this width."""
+        found = [0.0] * len(self.program.calls)
+        values = self.make_values()
+        readers = dict(self.shared)
+        places = slots(width, len(self.teams.cpus))
+        is_caller = width == len(self.teams.cpus)
+        for number, chain in enumerate(self.chains):
+            times: List[float] = []
+            job = self._job(number, values, times)
+            if is_caller:
+                job()
+            else:
+                self._elsewhere(Lane(places[number % len(places)], width), job)
+            for call, seconds in zip(chain.calls, times):
+                found[call] = seconds
+            self._free(number, values, readers)
+        return found
+
+    def _job(self, number: int, values: List[Any], times: List[float]) -> Callable[[], None]:
+        return lambda: self.functions[number](values, time.perf_counter, times)
+
+    def _elsewhere(self, lane: Lane, job: Callable[[], None]) -> None:
+        done = threading.Lock()
+        done.acquire()
+        problems: List[Optional[BaseException]] = [None]
+        modes = current_modes()
+
+        def run() -> None:
+            try:
+                with modes.entered():
+                    job()
+            except BaseException as problem:
+                problems[0] = problem
+            finally:
+                done.release()
+
+        self.teams.team(lane).give(run)
+        done.acquire()
+        if problems[0] is not None:
+            raise problems[0]
+
+    def _free(self, number: int, values: List[Any], readers: Dict[int, int]) -> None:
+        read = {value for call in self.chains[number].calls for value in self.program.reads(call)}
+        for value in read & readers.keys():
+            readers[value] -= 1
+            if readers[value] == 0:
+                values[value] = None

@@ -1,0 +1,98 @@
+"""A decision in words.
+
+Measured side: standard library only, Python 3.9. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from corewise.dataflow.program import Program
+from corewise.dataflow.schedule import Plan, Task
+from corewise.dataflow.tasks import CallCosts, task_costs
+
+_MOST_NAMES = 3
+_MOST_ROWS = 60
+
+
+def task_name(program: Program, task: Task, costs: Optional[CallCosts] = None) -> str:
+    """The costliest calls of a task, in order."""
+    calls = list(task.calls)
+    if costs is not None and len(calls) > _MOST_NAMES:
+        dear = sorted(calls, key=lambda call: -min(costs[call].values()))[:_MOST_NAMES]
+        calls = sorted(dear)
+    names = ", ".join(program.calls[call].name for call in calls[:_MOST_NAMES])
+    more = len(task.calls) - min(len(calls), _MOST_NAMES)
+    return f"{names} and {more} more" if more else names
+
+
+def plan_rows(
+    program: Program, tasks: Sequence[Task], plan: Plan, costs: CallCosts, cpus: Sequence[int]
+) -> List[Tuple[str, ...]]:
+    """For each step: what, cores, expected milliseconds, and its times at all widths."""
+    by_task = task_costs(tasks, costs)
+    rows = []
+    for step in plan.steps:
+        lane = plan.lanes[step.lane]
+        taken = cpus[lane.first : lane.first + lane.width]
+        where = f"{taken[0]}-{taken[-1]}" if len(taken) > 1 else str(taken[0])
+        cost = by_task[step.task]
+        others = "  ".join(f"{width}: {1e3 * s:.3g}" for width, s in sorted(cost.items()))
+        rows.append(
+            (
+                task_name(program, tasks[step.task], costs),
+                str(lane.width),
+                where,
+                f"{1e3 * cost[lane.width]:.3g}",
+                others,
+            )
+        )
+    return rows
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+    """Columns of equal width."""
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in [head, *rows]]
+
+
+def candidate_lines(times_s: Mapping[str, float], expected_s: Mapping[str, float], chosen: str) -> List[str]:
+    """The candidates from fast to slow, with what was expected of them."""
+    rows = []
+    for name in sorted(times_s, key=lambda one: times_s[one]):
+        expected = f"{1e3 * expected_s[name]:.3g}" if name in expected_s else ""
+        rows.append((name, f"{1e3 * times_s[name]:.3g}", expected, "runs" if name == chosen else ""))
+    return table(("candidate", "ms", "expected", ""), rows)
+
+
+def described(
+    program: Program,
+    tasks: Sequence[Task],
+    plan: Optional[Plan],
+    costs: CallCosts,
+    cpus: Sequence[int],
+    times_s: Mapping[str, float],
+    expected_s: Mapping[str, float],
+    chosen: str,
+    bound_s: float,
+) -> str:
+    """The whole explanation of one kind of inputs."""
+    lines = [
+        f"{len(program.calls)} operators in {len(tasks)} tasks on {len(cpus)} cores; "
+        f"no schedule of them ends before {1e3 * bound_s:.3g} ms"
+    ]
+    if times_s:
+        lines += candidate_lines(times_s, expected_s, chosen)
+        reached = times_s[chosen]
+        if reached > 0:
+            lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of the bound")
+    else:
+        lines.append("no plan differs from plain execution: every task is best at full width, one after the other")
+    if plan is None:
+        lines.append("The module itself runs: nothing tried was faster by enough.")
+        return "\n".join(lines)
+    rows = plan_rows(program, tasks, plan, costs, cpus)
+    lines += ["", *table(("task", "cores", "on", "ms", "ms at each width"), rows[:_MOST_ROWS])]
+    if len(rows) > _MOST_ROWS:
+        lines.append(f"and {len(rows) - _MOST_ROWS} more")
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""Costs, plans and choices kept from one start to the next, per machine, model, shape and environment.
+
+Measured side: standard library only, Python 3.9. A file that cannot be read or does not fit is as good as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from corewise.dataflow.schedule import Lane, Plan, Step, Task
+
+SCHEMA = 1
+# What a process starts with that changes what operators take.
+_ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "ATEN_CPU")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What planning found: costs of calls by width, the tasks, the chosen plan (None: plain), seconds measured."""
+
+    call_costs: Tuple[Dict[int, float], ...]
+    tasks: Tuple[Task, ...]
+    chosen: str
+    plan: Optional[Plan]
+    times_s: Dict[str, float]
+    bound_s: float
+
+
+def kept_key(fingerprint: str, num_cpus: int, torch_version: str, executor: str, modes: str) -> str:
+    """A name that is equal only where costs are: same processor, cores, operators, versions, environment."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    facts = (SCHEMA, _processor(), num_cpus, torch_version, executor, modes, sorted(environment.items()))
+    return hashlib.sha256(f"{facts}\n{fingerprint}".encode()).hexdigest()[:32]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = sorted({line.partition(":")[2].strip() for line in lines if line.startswith("model name")})
+    return ", ".join(names) or platform.machine()
+
+
+def folder() -> Path:
+    """Where such files lie."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "corewise" / "malleable"
+
+
+def load(key: str, num_calls: int) -> Optional[Kept]:
+    """What was kept under this key, if it is whole and fits."""
+    try:
+        kept = _read(json.loads((folder() / f"{key}.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+        return None
+    calls = sorted(call for task in kept.tasks for call in task.calls)
+    return kept if len(kept.call_costs) == num_calls and calls == list(range(num_calls)) else None
+
+
+def save(key: str, kept: Kept) -> None:
+    """Keeps it, written aside and renamed; a folder that cannot be written to is no reason to stop."""
+    try:
+        where = folder()
+        where.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=where, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "w") as out:
+                json.dump({"schema": SCHEMA, **_written(kept)}, out)
+            os.replace(aside, where / f"{key}.json")
+        except BaseException:
+            os.unlink(aside)
+            raise
+    except (OSError, RuntimeError):
+        return
+
+
+def _written(kept: Kept) -> Mapping[str, Any]:
+    return {**asdict(kept), "plan": asdict(kept.plan) if kept.plan else None}
+
+
+def _read(data: Mapping[str, Any]) -> Kept:
+    if data["schema"] != SCHEMA:
+        raise ValueError("written by another version")
+    plan = data["plan"]
+    return Kept(
+        call_costs=tuple({int(w): float(s) for w, s in cost.items()} for cost in data["call_costs"]),
+        tasks=tuple(Task(_ints(task["calls"]), _ints(task["needs"])) for task in data["tasks"]),
+        chosen=str(data["chosen"]),
+        plan=_read_plan(plan) if plan else None,
+        times_s={str(name): float(s) for name, s in data["times_s"].items()},
+        bound_s=float(data["bound_s"]),
+    )
+
+
+def _read_plan(data: Mapping[str, Any]) -> Plan:
+    lanes = tuple(Lane(int(one["first"]), int(one["width"]), bool(one["by_caller"])) for one in data["lanes"])
+    steps: List[Step] = [
+        Step(int(one["task"]), int(one["lane"]), _ints(one["after"])) for one in data["steps"]
+    ]
+    return Plan(lanes, tuple(steps), float(data["expected_s"]))
+
+
+def _ints(values: Sequence[Any]) -> Tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,57 @@
+"""What torch keeps for each thread and a worker must take over from its caller: grad, inference, autocast.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, ContextManager, Optional
+
+import torch
+
+
+@dataclass(frozen=True)
+class Modes:
+    """A thread's modes that change what operators do; equal modes run the same program."""
+
+    grad: bool
+    inference: bool
+    autocast: Optional[torch.dtype]  # None: off
+
+    def entered(self) -> ContextManager[Any]:
+        """A context in which a worker's operators run as the caller's would; leaves grad mode set."""
+        torch.set_grad_enabled(self.grad)
+        if not self.inference and self.autocast is None:
+            return _NOTHING
+        stack = contextlib.ExitStack()
+        if self.inference:
+            stack.enter_context(torch.inference_mode())
+        if self.autocast is not None:
+            # The cache of cast weights belongs to the caller's context, and threads leave it at their own times.
+            stack.enter_context(torch.autocast("cpu", dtype=self.autocast, cache_enabled=False))
+        return stack
+
+
+_NOTHING: ContextManager[Any] = contextlib.nullcontext()
+
+
+def current_modes() -> Modes:
+    """The calling thread's."""
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+
+def runs_under_others_control() -> str:
+    """Why this thread's operators are not its own now (a transform, a tracer); empty when they are."""
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return "a mode of torch is watching its operators"
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        return "it is being compiled or traced"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is active"
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is not None and top(False) is not None:
+        return "hooks on saved tensors are active"
+    return ""

@@ -1,0 +1,363 @@
+// Threads that run tasks: one for each set of CPUs, each with an OpenMP team that is never resized.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/util/Exception.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace corewise {
+
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+constexpr uint32_t kAwake = 0, kIdle = 1, kAtEnd = 2, kFirstStep = 3;  // what a thread sleeps for
+constexpr int64_t kSpinNs = 20000;  // longer waits give the core away
+constexpr int64_t kSignalNs = 50000000;  // how often a waiting caller looks for Ctrl-C
+
+// Where one thread waits for others: a short spin that yields the core to whoever needs it, then the kernel.
+class Sleeper {
+ public:
+  template <class Ready>
+  bool wait(uint32_t reason, const Ready& ready, int64_t limit_ns) {
+    const int64_t until = now_ns() + kSpinNs;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (ready()) return true;
+        pause_briefly();
+      }
+      sched_yield();
+    } while (now_ns() < until);
+    word_.store(reason);
+    if (!ready()) {
+      timespec limit{limit_ns / 1000000000, limit_ns % 1000000000};
+      syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, reason, limit_ns ? &limit : nullptr, nullptr, 0);
+    }
+    word_.store(kAwake);
+    return ready();
+  }
+
+  // Wakes the thread if it sleeps for this; what it waits for must have been made true before.
+  void wake(uint32_t reason) {
+    if (word_.load() == reason && word_.compare_exchange_strong(reason, kAwake))
+      syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+
+ private:
+  std::atomic<uint32_t> word_{kAwake};
+};
+
+struct Step {
+  int task = 0;
+  int lane = 0;  // the thread's; 0 is the caller
+  int planned_lane = 0;  // the plan's, of which the caller may run several
+  int width = 0;  // the caller's for this step; 0 leaves it
+  bool first = false;  // of its thread
+  int num_after = 0;  // steps of other lanes that must have ended
+  std::vector<int> dependents;  // steps of other lanes that wait for this one
+};
+
+class Worker;
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<std::vector<int>> lanes;  // the steps of each; lane 0 is the caller
+  std::vector<Worker*> workers;  // of each lane; none for lane 0
+};
+
+struct Event {
+  int task, lane;
+  int64_t start_ns, end_ns;
+};
+
+inline thread_local bool inside_a_run = false;
+
+// One pass over a schedule. Every step is gone through, so that nobody waits in vain; once a task has raised,
+// the bodies of later tasks are skipped, so that the error is the one that program order meets first.
+class Run {
+ public:
+  Run(const Schedule& schedule, Sleeper& caller, std::vector<Event>* timeline)
+      : schedule_(schedule),
+        caller_(caller),
+        timeline_(timeline),
+        remaining_(new std::atomic<int>[schedule.steps.size()]),
+        working_lanes_(0) {
+    for (size_t s = 0; s < schedule.steps.size(); ++s) remaining_[s].store(schedule.steps[s].num_after);
+    if (timeline) timeline->resize(schedule.steps.size());
+  }
+  virtual ~Run() = default;
+  virtual void perform(int task) = 0;
+  virtual int rank(int task) const { return task; }  // place in program order
+
+  void on_caller(const std::function<void()>& check_signals);
+  void on_lane(int lane);
+  bool may_start(int lane) const { return remaining_[schedule_.lanes[lane].front()].load() == 0; }
+
+  // Without any other thread, in the order of the steps' tasks.
+  void inline_on_caller(const std::vector<int>& order) {
+    for (int task : order) guarded(task);
+    rethrow();
+  }
+  bool stopped(int task) const { return rank(task) > failed_.load(std::memory_order_relaxed); }
+  Worker* worker_of(int lane) const { return schedule_.workers[lane]; }
+
+ private:
+  void guarded(int task) {
+    if (stopped(task)) return;
+    try {
+      perform(task);
+    } catch (...) {
+      fail(rank(task), std::current_exception());
+    }
+  }
+  void fail(int rank, std::exception_ptr error) {
+    std::lock_guard<std::mutex> guard(error_mutex_);
+    if (rank < failed_.load()) {
+      failed_.store(rank);
+      error_ = std::move(error);
+    }
+  }
+  void rethrow() {
+    if (error_) std::rethrow_exception(error_);
+  }
+  void do_step(int step) {
+    const Step& it = schedule_.steps[step];
+    if (timeline_) {
+      const int64_t start = now_ns();
+      guarded(it.task);
+      (*timeline_)[step] = Event{it.task, it.planned_lane, start, now_ns()};
+    } else {
+      guarded(it.task);
+    }
+    for (int dependent : it.dependents)
+      if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
+  }
+  void announce(int step);
+  void check(const std::function<void()>& check_signals) {
+    try {
+      check_signals();
+    } catch (...) {
+      fail(-1, std::current_exception());
+    }
+    last_check_ns_ = now_ns();
+  }
+
+  const Schedule& schedule_;
+  Sleeper& caller_;
+  std::vector<Event>* timeline_;
+  std::unique_ptr<std::atomic<int>[]> remaining_;
+  std::atomic<int> working_lanes_;
+  std::atomic<int> failed_{INT32_MAX};
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  at::ThreadLocalState caller_state_;
+  int64_t last_check_ns_ = 0;
+};
+
+// A thread on its own CPUs. Its width is set before anything else and never again.
+class Worker {
+ public:
+  Worker(std::vector<int> cpus, Sleeper& caller) : cpus_(std::move(cpus)), caller_(caller) {
+    thread_ = std::thread([this] { main(); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    started_.wait(lock, [this] { return is_started_; });
+  }
+  ~Worker() {
+    stop_.store(true);
+    sleeper.wake(kIdle);
+    thread_.join();
+  }
+  void give(Run* run, int lane) {
+    lane_ = lane;
+    run_.store(run);
+  }
+  const std::string& problem() const { return problem_; }
+
+  Sleeper sleeper;
+
+ private:
+  void main() {
+    prepare();
+    for (;;) {
+      const auto ready = [this] {
+        Run* run = run_.load();
+        return stop_.load() || (run && run->may_start(lane_));
+      };
+      while (!sleeper.wait(kIdle, ready, 0)) {
+      }
+      Run* run = run_.load();
+      if (!run) return;
+      run_.store(nullptr);
+      run->on_lane(lane_);  // the last that is seen of this run
+    }
+  }
+  void prepare() {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    for (int cpu : cpus_) CPU_SET(cpu, &mask);
+    if (sched_setaffinity(0, sizeof mask, &mask) != 0) problem_ = "its CPUs cannot be used (sched_setaffinity)";
+    pthread_setname_np(pthread_self(), "corewise-lane");
+    at::get_num_threads();  // torch's own start of a thread, which would set the width again later
+    at::set_num_threads(static_cast<int>(cpus_.size()));
+    inside_a_run = true;
+    std::lock_guard<std::mutex> guard(mutex_);
+    is_started_ = true;
+    started_.notify_one();
+  }
+
+  const std::vector<int> cpus_;
+  Sleeper& caller_;
+  std::string problem_;
+  std::mutex mutex_;
+  std::condition_variable started_;
+  bool is_started_ = false;
+  std::atomic<bool> stop_{false};
+  std::atomic<Run*> run_{nullptr};
+  int lane_ = 0;
+  std::thread thread_;
+};
+
+inline void Run::announce(int step) {
+  const Step& it = schedule_.steps[step];
+  if (it.lane == 0) return caller_.wake(kFirstStep + step);
+  Sleeper& sleeper = schedule_.workers[it.lane]->sleeper;
+  sleeper.wake(kFirstStep + step);
+  if (it.first) sleeper.wake(kIdle);
+}
+
+inline void Run::on_lane(int lane) {
+  Sleeper& caller = caller_;
+  {
+    at::ThreadLocalStateGuard as_caller(caller_state_);
+    Sleeper& sleeper = schedule_.workers[lane]->sleeper;
+    for (int step : schedule_.lanes[lane]) {
+      const auto ready = [&] { return remaining_[step].load() == 0; };
+      while (!ready() && !sleeper.wait(kFirstStep + step, ready, 0)) {
+      }
+      do_step(step);
+    }
+  }
+  if (working_lanes_.fetch_sub(1) == 1) caller.wake(kAtEnd);
+}
+
+inline void Run::on_caller(const std::function<void()>& check_signals) {
+  last_check_ns_ = now_ns();
+  int num_lanes = 0;
+  for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane) num_lanes += !schedule_.lanes[lane].empty();
+  working_lanes_.store(num_lanes);
+  for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane)
+    if (!schedule_.lanes[lane].empty()) schedule_.workers[lane]->give(this, static_cast<int>(lane));
+  for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane)
+    if (!schedule_.lanes[lane].empty() && schedule_.steps[schedule_.lanes[lane].front()].num_after == 0)
+      schedule_.workers[lane]->sleeper.wake(kIdle);
+  const int full_width = at::get_num_threads();
+  int width = full_width;
+  for (int step : schedule_.lanes[0]) {
+    const auto ready = [&] { return remaining_[step].load() == 0; };
+    while (!ready() && !caller_.wait(kFirstStep + step, ready, kSignalNs)) check(check_signals);
+    const int wanted = schedule_.steps[step].width ? schedule_.steps[step].width : full_width;
+    if (wanted != width) at::set_num_threads(width = wanted);
+    do_step(step);
+    if (now_ns() - last_check_ns_ > kSignalNs) check(check_signals);
+  }
+  if (width != full_width) at::set_num_threads(full_width);
+  const auto ended = [&] { return working_lanes_.load() == 0; };
+  while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check(check_signals);
+  rethrow();
+}
+
+// All workers of a process part, one run at a time.
+class Lanes {
+ public:
+  Lanes() : pid_(getpid()) {}
+  ~Lanes() { close(); }
+
+  bool usable() const { return !closed_ && getpid() == pid_; }
+  bool forked() const { return getpid() != pid_; }
+
+  // The worker on these CPUs; made if there is none yet. `number` tells apart those on equal CPUs.
+  Worker* worker(const std::vector<int>& cpus, int number) {
+    std::lock_guard<std::timed_mutex> guard(mutex_);
+    TORCH_CHECK(usable(), "these lanes are closed");
+    auto& found = workers_[{cpus, number}];
+    if (!found) {
+      const int width = at::get_num_threads();
+      found = std::make_unique<Worker>(cpus, caller);
+      at::set_num_threads(width);  // the worker has set what threads to come begin with
+      const std::string problem = found->problem();
+      if (!problem.empty()) {
+        workers_.erase({cpus, number});
+        TORCH_CHECK(false, problem);
+      }
+    }
+    return found.get();
+  }
+
+  // Runs it with the lanes, after those that other threads have begun; without them where that cannot be.
+  void run(Run& run, const std::vector<int>& order, const std::function<void()>& check_signals) {
+    TORCH_CHECK(!forked(), "malleable threads do not survive a fork: make the object anew in the child");
+    if (inside_a_run || closed_) return run.inline_on_caller(order);
+    std::unique_lock<std::timed_mutex> lock(mutex_, std::defer_lock);
+    while (!lock.try_lock_for(std::chrono::nanoseconds(kSignalNs))) check_signals();
+    if (closed_) {
+      lock.unlock();
+      return run.inline_on_caller(order);
+    }
+    struct Inside {
+      Inside() { inside_a_run = true; }
+      ~Inside() { inside_a_run = false; }
+    } inside;
+    run.on_caller(check_signals);
+  }
+
+  void close() {
+    if (forked()) {  // the threads are the parent's; their handles are left as they are
+      closed_ = true;
+      for (auto& item : workers_) item.second.release();
+      workers_.clear();
+      return;
+    }
+    std::lock_guard<std::timed_mutex> guard(mutex_);
+    closed_ = true;
+    workers_.clear();
+  }
+  size_t num_threads() const { return workers_.size(); }
+
+  Sleeper caller;
+
+ private:
+  const pid_t pid_;
+  std::atomic<bool> closed_{false};
+  std::timed_mutex mutex_;
+  std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace corewise

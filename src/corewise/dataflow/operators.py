@@ -1,0 +1,79 @@
+"""What an operator of torch does besides returning values: what it writes, whether it draws random numbers.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+
+import torch
+
+_SEEDED = getattr(torch.Tag, "nondeterministic_seeded", None)
+# Operators that write to arguments though their schemas do not say so, when the named flag is set.
+_UNMARKED_WRITES = {
+    "aten::batch_norm": ("training", ("running_mean", "running_var")),
+    "aten::_batch_norm_impl_index": ("training", ("running_mean", "running_var")),
+    "aten::instance_norm": ("use_input_stats", ("running_mean", "running_var")),
+}
+# Operators that draw random numbers only if all these arguments are other than false or 0.
+_RANDOM_IF = {
+    "aten::dropout": ("p", "train"),
+    "aten::feature_dropout": ("p", "train"),
+    "aten::alpha_dropout": ("p", "train"),
+    "aten::feature_alpha_dropout": ("p", "train"),
+    "aten::native_dropout": ("p", "train"),
+    "aten::rrelu": ("training",),
+    "aten::rrelu_with_noise": ("training",),
+    "aten::lstm": ("dropout", "train"),
+    "aten::gru": ("dropout", "train"),
+    "aten::rnn_tanh": ("dropout", "train"),
+    "aten::rnn_relu": ("dropout", "train"),
+    "aten::scaled_dot_product_attention": ("dropout_p",),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": ("dropout_p",),
+}
+
+
+def is_known(target: Any) -> bool:
+    """Whether it is an operator whose schema tells what it does."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call takes numbers from torch's generator."""
+    if _SEEDED is None or _SEEDED not in target.tags:
+        return False
+    given = dict(_bound(target, args, kwargs))
+    return all(given.get(name, True) for name in _RANDOM_IF.get(target._schema.name, ()))
+
+
+def written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> List[Any]:
+    """The arguments this call writes to."""
+    found = []
+    for (_, value), argument in zip(_bound(target, args, kwargs), target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(value)
+    flag, names = _UNMARKED_WRITES.get(target._schema.name, ("", ()))
+    given = dict(_bound(target, args, kwargs))
+    if flag and given.get(flag):
+        found += [given.get(name) for name in names]
+    return found
+
+
+def num_returns(target: Any) -> int:
+    """How many values it returns, 0 for a list whose length only the call tells."""
+    returns = target._schema.returns
+    if len(returns) == 1 and isinstance(returns[0].type, torch.ListType):
+        return 0
+    return len(returns)
+
+
+def _bound(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
+    for place, argument in enumerate(target._schema.arguments):
+        if place < len(args):
+            yield argument.name, args[place]
+        elif argument.name in kwargs:
+            yield argument.name, kwargs[argument.name]
+        else:
+            default = argument.default_value if argument.has_default_value() else None
+            yield argument.name, default

@@ -1,0 +1,34 @@
+"""Which calls must keep their order though no value flows between them: writes to shared memory, and randomness.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, FrozenSet, List, Sequence, Set, Tuple
+
+
+def order_to_keep(
+    touched: Sequence[FrozenSet[int]], written: Sequence[FrozenSet[int]], is_random: Sequence[bool]
+) -> Tuple[Tuple[int, int], ...]:
+    """Pairs (earlier, later) of calls; `touched` and `written` are the memories a call reads or writes."""
+    pairs: Set[Tuple[int, int]] = set()
+    mutable = frozenset().union(*written) if written else frozenset()
+    last_writer: Dict[int, int] = {}
+    readers: Dict[int, List[int]] = {}
+    last_random = -1
+    for call, memories in enumerate(touched):
+        for memory in memories & mutable:
+            writes = memory in written[call]
+            if memory in last_writer:
+                pairs.add((last_writer[memory], call))
+            if writes:
+                pairs.update((reader, call) for reader in readers.get(memory, ()))
+                last_writer[memory], readers[memory] = call, []
+            else:
+                readers.setdefault(memory, []).append(call)
+        if is_random[call]:
+            if last_random >= 0:
+                pairs.add((last_random, call))
+            last_random = call
+    return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))

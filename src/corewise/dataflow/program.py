@@ -1,0 +1,56 @@
+"""A model's operators in program order, with the values that flow between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Tuple
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value of that number, in the arguments of a call or among the outputs."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator: what is called, with what, and the values it gives."""
+
+    name: str  # of the graph's node, for people
+    target: Any  # an operator of torch (OpOverload), or any callable, which only Python can call
+    args: Tuple[Any, ...]  # constants, Refs, and lists and tuples of these
+    kwargs: Mapping[str, Any]
+    results: Tuple[int, ...]  # numbers of the values it gives
+    spreads: bool = False  # whether it returns a tuple or list that is spread over the results
+    is_random: bool = False  # draws from the generator: kept in program order
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a model computes for inputs of one kind; value numbers are dense, from 0."""
+
+    calls: Tuple[Call, ...]
+    num_values: int
+    inputs: Tuple[int, ...]  # the values the caller brings, flattened
+    state: Mapping[int, str]  # parameters and buffers: value number to qualified name in the module
+    constants: Mapping[int, Any]  # other tensors that came with the graph
+    outputs: Tuple[Any, ...]  # flattened: Refs and constants
+    # Pairs of calls (earlier, later) that keep this order though no value flows between them: one writes to
+    # memory that the other touches, or both draw random numbers. The tasks' `needs` already hold these.
+    order: Tuple[Tuple[int, int], ...] = ()
+
+    def reads(self, call: int) -> Tuple[int, ...]:
+        """The values a call takes, each once, in order."""
+        found: dict[int, None] = {}
+        for value in _values_in((self.calls[call].args, tuple(self.calls[call].kwargs.values()))):
+            found[value] = None
+        return tuple(found)
+
+
+def _values_in(tree: Any) -> Tuple[int, ...]:
+    if isinstance(tree, Ref):
+        return (tree.value,)
+    if isinstance(tree, (list, tuple)):
+        return tuple(value for branch in tree for value in _values_in(branch))
+    return ()

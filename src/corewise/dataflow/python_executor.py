@@ -1,0 +1,229 @@
+"""Runs a plan on Python threads.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.generated import lifetimes, task_function
+from corewise.dataflow.modes import Modes, current_modes
+from corewise.dataflow.program import Program
+from corewise.dataflow.schedule import CALLER, Plan, Task
+from corewise.dataflow.teams import Team, Teams
+from corewise.dataflow.timeline import Span
+
+HANDOVER_S = 30e-6  # what it costs to have another thread go on; for the planner
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step with all that running it needs."""
+
+    number: int
+    task: int
+    lane: int
+    run: Callable[[List[Any]], None]
+    num_after: int  # ends in other threads it waits for
+    followers: Tuple[int, ...]  # steps in other threads that wait for it
+    released: Tuple[int, ...]  # values that this task reads and others too
+
+
+class PythonExecutor:
+    """A plan bound to the functions of its tasks and the teams of its lanes."""
+
+    name = "python"
+    handover_s = HANDOVER_S
+
+    def __init__(self, program: Program, tasks: Sequence[Task], plan: Plan, teams: Teams) -> None:
+        self.plan, self.teams = plan, teams
+        own, _, self.shared = lifetimes(program, tasks)
+        functions = [task_function(program, task, kept) for task, kept in zip(tasks, own)]
+        reads = [{v for call in task.calls for v in program.reads(call)} & set(self.shared) for task in tasks]
+        threads = [CALLER if lane.by_caller else number for number, lane in enumerate(plan.lanes)]
+        self.steps = _bound_steps(plan, threads, functions, reads)
+        self.by_thread: Dict[int, List[_Step]] = {}
+        for step in self.steps:
+            self.by_thread.setdefault(threads[step.lane], []).append(step)
+        self.workers = {
+            thread: teams.team(plan.lanes[thread]) for thread in self.by_thread if thread != CALLER
+        }
+        self.first_of = {self.by_thread[thread][0].number: thread for thread in self.workers}
+        self.threads = threads
+        self.spans: List[Span] = []
+
+    def run(self, values: List[Any]) -> None:
+        """Computes the program's values in place; on return the outputs are among them."""
+        run = _Run(self, values)
+        try:
+            run.start()
+            run.run_caller()
+        except BaseException as problem:  # Ctrl-C while waiting
+            run.fail(len(self.steps), problem)
+        run.wait_for_workers()
+        self.spans = run.spans
+        if run.problem is not None:
+            problem = run.problem
+            del run
+            raise problem
+
+
+def _bound_steps(
+    plan: Plan,
+    threads: Sequence[int],
+    functions: Sequence[Callable[[List[Any]], None]],
+    reads: Sequence[Any],
+) -> Tuple[_Step, ...]:
+    step_of = {step.task: number for number, step in enumerate(plan.steps)}
+    waits: List[List[int]] = []
+    for number, step in enumerate(plan.steps):
+        others = [step_of[task] for task in step.after]
+        waits.append([o for o in others if threads[plan.steps[o].lane] != threads[step.lane] and o != number])
+    followers: List[List[int]] = [[] for _ in plan.steps]
+    for number, others in enumerate(waits):
+        for other in others:
+            followers[other].append(number)
+    return tuple(
+        _Step(
+            number,
+            step.task,
+            step.lane,
+            functions[step.task],
+            len(waits[number]),
+            tuple(followers[number]),
+            tuple(sorted(reads[step.task])),
+        )
+        for number, step in enumerate(plan.steps)
+    )
+
+
+class _Run:
+    """One call: what has ended, who waits for what."""
+
+    def __init__(self, executor: PythonExecutor, values: List[Any]) -> None:
+        self.executor, self.values = executor, values
+        self.modes: Modes = current_modes()
+        self.mutex = threading.Lock()
+        self.left = [step.num_after for step in executor.steps]
+        self.readers = dict(executor.shared)
+        self.gates: Dict[int, threading.Lock] = {}
+        for step in executor.steps:
+            if step.num_after and step.number not in executor.first_of:
+                gate = self.gates[step.number] = threading.Lock()
+                gate.acquire()
+        self.num_active = 0  # workers that have begun and not ended
+        self.idle = threading.Lock()
+        self.idle.acquire()
+        self.waits_for_idle = False
+        self.problem: Optional[BaseException] = None
+        self.problem_step = len(executor.steps) + 1
+        self.spans: List[Span] = []
+
+    def start(self) -> None:
+        """Sets going the workers whose first step waits for nothing."""
+        for number in self.executor.first_of:
+            if self.left[number] == 0:
+                self._begin(number)
+
+    def _begin(self, first_step: int) -> None:
+        thread = self.executor.first_of[first_step]
+        with self.mutex:
+            if self.problem is not None:
+                return
+            self.num_active += 1
+        self.executor.workers[thread].give(lambda: self._run_worker(thread))
+
+    def run_caller(self) -> None:
+        """The steps of the calling thread: those at full width, and of a lane one core wide."""
+        lanes = self.executor.plan.lanes
+        full_width = torch.get_num_threads()
+        width = full_width
+        try:
+            for step in self.executor.by_thread.get(CALLER, ()):
+                wanted = full_width if step.lane == CALLER else lanes[step.lane].width
+                if wanted != width:
+                    torch.set_num_threads(wanted)
+                    width = wanted
+                if not self._run_step(step):
+                    return
+        finally:
+            if width != full_width:
+                torch.set_num_threads(full_width)
+
+    def _run_worker(self, thread: int) -> None:
+        try:
+            with self.modes.entered():
+                for step in self.executor.by_thread[thread]:
+                    if not self._run_step(step):
+                        break
+        finally:
+            with self.mutex:
+                self.num_active -= 1
+                if self.num_active == 0 and self.waits_for_idle:
+                    self.waits_for_idle = False
+                    self.idle.release()
+
+    def _run_step(self, step: _Step) -> bool:
+        gate = self.gates.get(step.number)
+        if gate is not None:
+            gate.acquire()
+        if self.problem is not None:
+            return False
+        start = time.perf_counter()
+        try:
+            step.run(self.values)
+        except BaseException as problem:
+            self.fail(step.number, problem)
+            return False
+        self.spans.append(Span(step.task, step.lane, start, time.perf_counter()))
+        if step.released or step.followers:
+            self._complete(step)
+        return True
+
+    def _complete(self, step: _Step) -> None:
+        ready = []
+        with self.mutex:
+            for value in step.released:
+                self.readers[value] -= 1
+                if self.readers[value] == 0:
+                    self.values[value] = None
+            for follower in step.followers:
+                self.left[follower] -= 1
+                if self.left[follower] == 0:
+                    ready.append(follower)
+        for number in ready:
+            if number in self.executor.first_of:
+                self._begin(number)
+            else:
+                self._open(self.gates[number])
+
+    def fail(self, step: int, problem: BaseException) -> None:
+        """Stops the others before their next step; of several problems the first in order is raised."""
+        with self.mutex:
+            if step < self.problem_step:
+                self.problem, self.problem_step = problem, step
+        for gate in self.gates.values():
+            self._open(gate)
+
+    def _open(self, gate: threading.Lock) -> None:
+        with self.mutex:
+            if gate.locked():
+                gate.release()
+
+    def wait_for_workers(self) -> None:
+        """Returns when no worker touches the values any more; an interrupt meanwhile is kept for later."""
+        while True:
+            with self.mutex:
+                if self.num_active == 0:
+                    return
+                self.waits_for_idle = True
+            try:
+                self.idle.acquire()
+            except BaseException as problem:
+                self.fail(len(self.executor.steps), problem)

@@ -1,0 +1,66 @@
+"""Idle OpenMP threads that spin on cores others need, and memory that worker threads fault in anew.
+
+Measured side: standard library only, Python 3.9. Both are settled by variables read when torch is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Dict, Mapping, Optional
+
+SPIN_COUNT = 5000  # between 1000 and 10000: short operators stay fast, and cores are soon free for others
+_GOOD_SPIN_COUNTS = range(1000, 10001)
+GIB = 1024**3
+_log = logging.getLogger("corewise.malleable")
+_noted: Dict[str, bool] = {}
+
+
+def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+    """The variables to set before torch is loaded, without those that someone has set already.
+
+    Idle teams give their cores up soon; all threads take memory from one arena, and freed memory is kept:
+    what one team frees another reuses, so pages are not faulted in anew at each step.
+    """
+    outer = os.environ if outer is None else outer
+    wanted = {
+        "GOMP_SPINCOUNT": str(SPIN_COUNT),
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
+        "MALLOC_TOP_PAD_": str(64 * 1024**2),
+    }
+    if "OMP_WAIT_POLICY" in outer:
+        del wanted["GOMP_SPINCOUNT"]
+    if "LD_PRELOAD" in outer:  # another allocator, most likely
+        wanted = {name: value for name, value in wanted.items() if not name.startswith("MALLOC_")}
+    return {name: value for name, value in wanted.items() if name not in outer}
+
+
+def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
+    """Why changing widths cannot reach their speed in a process started so, and what would help; or nothing."""
+    environment = os.environ if environment is None else environment
+    if environment.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+        return ""
+    count = environment.get("GOMP_SPINCOUNT", "")
+    if count.isdigit() and int(count) <= _GOOD_SPIN_COUNTS[-1]:
+        return ""
+    return (
+        "idle OpenMP threads spin for milliseconds on cores that other branches need, and torch is loaded, so it "
+        f"is too late to change that. This would help: {helping_command()}"
+    )
+
+
+def helping_command() -> str:
+    """How to start a program so that its idle threads give way."""
+    return (
+        f"corewise launch --env GOMP_SPINCOUNT={SPIN_COUNT} --env MALLOC_ARENA_MAX=1 --allocator retain "
+        "-- python your_script.py"
+    )
+
+
+def note_once(text: str) -> None:
+    """Logs a sentence the first time it is said in this process."""
+    if text and text not in _noted:
+        _noted[text] = True
+        _log.warning("corewise.malleable: %s", text)

@@ -1,0 +1,154 @@
+"""Calls merged into tasks, so that none is smaller than its overhead while branches and changes of width remain.
+
+Measured side: standard library only, Python 3.9. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from corewise.dataflow.program import Program
+from corewise.dataflow.schedule import Task
+
+CallCosts = Sequence[Mapping[int, float]]  # of each call: width to seconds
+_SAME_WIDTH_LOSS = 0.02  # neighbours whose common width costs less than this share are one task
+
+
+def call_graph(program: Program) -> List[Set[int]]:
+    """For each call the calls that must have ended before it."""
+    maker: Dict[int, int] = {}
+    before: List[Set[int]] = []
+    for number, call in enumerate(program.calls):
+        before.append({maker[value] for value in program.reads(number) if value in maker})
+        for value in call.results:
+            maker[value] = number
+    for earlier, later in program.order:
+        before[later].add(earlier)
+    return before
+
+
+def chains(program: Program) -> Tuple[Task, ...]:
+    """The longest runs of calls that nothing else could run beside: one task each, by structure alone."""
+    groups = _Groups(call_graph(program), [{1: 0.0}] * len(program.calls))
+    groups.join_chains(lambda first, second: True)
+    return groups.tasks()
+
+
+def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task, ...]:
+    """Tasks of which none costs less than the overhead unless nothing could take it in."""
+    groups = _Groups(call_graph(program), costs)
+    groups.absorb_small(overhead_s)
+    groups.join_chains(lambda first, second: groups.loss_s(first, second) <= overhead_s)
+    groups.absorb_small(overhead_s)
+    return groups.tasks()
+
+
+def task_costs(tasks: Sequence[Task], costs: CallCosts) -> Tuple[Dict[int, float], ...]:
+    """For each task: width to seconds."""
+    return tuple(_summed([costs[call] for call in task.calls]) for task in tasks)
+
+
+def _summed(costs: Sequence[Mapping[int, float]]) -> Dict[int, float]:
+    return {width: sum(one[width] for one in costs) for width in costs[0]}
+
+
+class _Groups:
+    """A graph of groups of calls, contracted edge by edge; it stays free of cycles."""
+
+    def __init__(self, before: Sequence[Set[int]], costs: CallCosts) -> None:
+        self.calls: Dict[int, List[int]] = {call: [call] for call in range(len(before))}
+        self.before: Dict[int, Set[int]] = {call: set(needed) for call, needed in enumerate(before)}
+        self.after: Dict[int, Set[int]] = {call: set() for call in range(len(before))}
+        for call, needed in enumerate(before):
+            for earlier in needed:
+                self.after[earlier].add(call)
+        self.costs: Dict[int, Dict[int, float]] = {call: dict(cost) for call, cost in enumerate(costs)}
+
+    def loss_s(self, first: int, second: int) -> float:
+        """What it costs to run both at one width, beyond what is small beside their time."""
+        one, other = self.costs[first], self.costs[second]
+        apart = min(one.values()) + min(other.values())
+        together = min(one[width] + other[width] for width in one)
+        # A wide and a narrow one must stay apart even if the wide one's time at one core is bearable:
+        # the narrow one would hold all its cores.
+        area = min(width * one[width] for width in one) + min(width * other[width] for width in other)
+        common = min(width * (one[width] + other[width]) for width in one)
+        widest = max(one)
+        return max(together - apart, (common - area) / widest) - _SAME_WIDTH_LOSS * apart
+
+    def join_chains(self, may_join: Callable[[int, int], bool]) -> None:
+        """Joins each call with its only follower where that follows nothing else."""
+        for group in sorted(self.calls):
+            while group in self.calls and len(self.after[group]) == 1:
+                [follower] = self.after[group]
+                if len(self.before[follower]) != 1 or not may_join(group, follower):
+                    break
+                self._join(group, follower)
+
+    def absorb_small(self, limit_s: float) -> None:
+        """Joins what is smaller than its overhead to the only one before or after it."""
+        changed = True
+        while changed:
+            changed = False
+            for group in sorted(self.calls):
+                if group in self.calls and min(self.costs[group].values()) < limit_s:
+                    host = self._host(group, limit_s)
+                    if host is not None:
+                        self._join(min(host, group), max(host, group))
+                        changed = True
+
+    def _host(self, group: int, limit_s: float) -> Optional[int]:
+        before, after = self.before[group], self.after[group]
+        if len(after) == 1:  # all it does is feed one other
+            return next(iter(after))
+        if len(before) == 1:
+            return next(iter(before))
+        small = [other for other in (*after, *before) if min(self.costs[other].values()) < limit_s]
+        return next((other for other in sorted(small) if not self._makes_cycle(group, other)), None)
+
+    def _makes_cycle(self, one: int, other: int) -> bool:
+        first, second = (one, other) if other in self.after[one] else (other, one)
+        waiting = [group for group in self.after[first] if group != second]
+        seen: Set[int] = set()
+        while waiting:
+            group = waiting.pop()
+            if group == second:
+                return True
+            if group not in seen:
+                seen.add(group)
+                waiting += self.after[group]
+        return False
+
+    def _join(self, kept: int, gone: int) -> None:
+        self.calls[kept] = sorted(self.calls[kept] + self.calls.pop(gone))
+        self.costs[kept] = _summed([self.costs[kept], self.costs.pop(gone)])
+        before, after = self.before.pop(gone), self.after.pop(gone)
+        for other in before:
+            self.after[other].discard(gone)
+            if other != kept:
+                self.after[other].add(kept)
+        for other in after:
+            self.before[other].discard(gone)
+            if other != kept:
+                self.before[other].add(kept)
+        self.before[kept] = (self.before[kept] | before) - {kept, gone}
+        self.after[kept] = (self.after[kept] | after) - {kept, gone}
+
+    def tasks(self) -> Tuple[Task, ...]:
+        """The groups as tasks, each after those it needs, else in program order."""
+        left = {group: len(before) for group, before in self.before.items()}
+        ready = [(self.calls[group][0], group) for group, num in left.items() if num == 0]
+        heapq.heapify(ready)
+        numbers: Dict[int, int] = {}
+        found: List[Task] = []
+        while ready:
+            _, group = heapq.heappop(ready)
+            numbers[group] = len(found)
+            needs = tuple(sorted(numbers[other] for other in self.before[group]))
+            found.append(Task(tuple(self.calls[group]), needs))
+            for other in self.after[group]:
+                left[other] -= 1
+                if left[other] == 0:
+                    heapq.heappush(ready, (self.calls[other][0], other))
+        return tuple(found)

@@ -1,0 +1,124 @@
+"""Threads that run tasks: one for each place and width, never resized, pinned within the allocation.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.schedule import Lane
+from corewise.machine.pinning import set_process_name
+
+Job = Callable[[], None]
+
+
+class Team:
+    """A thread with its OpenMP team; what it is given runs in the order given."""
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self.cpus = tuple(cpus)
+        self._jobs: List[Optional[Job]] = []
+        self._wake = threading.Lock()  # a binary semaphore: closed while there is nothing to do
+        self._wake.acquire()
+        self._guard = threading.Lock()
+        self._thread = threading.Thread(target=_serve, args=(self._next, self.cpus), daemon=True)
+        self._thread.start()
+
+    def give(self, job: Optional[Job]) -> None:
+        """Have a job run, None to end the thread."""
+        with self._guard:
+            self._jobs.append(job)
+            if self._wake.locked():
+                self._wake.release()
+
+    def _next(self) -> Optional[Job]:
+        while True:
+            with self._guard:
+                if self._jobs:
+                    return self._jobs.pop(0)
+            self._wake.acquire()
+
+    def end(self) -> None:
+        """Ends the thread once its jobs are done."""
+        self.give(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None:
+    set_process_name(f"corewise-{len(cpus)}")
+    try:
+        os.sched_setaffinity(0, cpus)  # before the first operator: its OpenMP team inherits this
+    except OSError:
+        pass  # taken away meanwhile: the next check of the allocation sees it
+    torch.set_num_threads(len(cpus))
+    while True:
+        job = next_job()
+        if job is None:
+            return
+        job()
+        del job  # holds what its task computed
+
+
+class Teams:
+    """The teams of one allocation; runs hold `lock`, because two plans at a time could wait for each other."""
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self.cpus = tuple(cpus)
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self._teams: Dict[Tuple[int, int], Team] = {}
+        self._finalizer = weakref.finalize(self, _end_all, self._teams, self.pid)
+
+    def team(self, lane: Lane) -> Team:
+        """The team of a lane, started when first asked for."""
+        key = (lane.first, lane.width)
+        if key not in self._teams:
+            if not self._finalizer.alive:
+                raise RuntimeError("these teams were closed")
+            self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
+        return self._teams[key]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether they can run: not closed, and not those of a parent process."""
+        return bool(self._finalizer.alive) and self.pid == os.getpid()
+
+    def close(self) -> None:
+        """Ends all threads."""
+        self._finalizer()
+
+
+def _end_all(teams: Dict[Tuple[int, int], Team], pid: int) -> None:
+    if pid == os.getpid():  # a forked child has none of the threads
+        for team in list(teams.values()):
+            team.end()
+    teams.clear()
+
+
+_shared: "weakref.WeakValueDictionary[Tuple[int, ...], Teams]" = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def shared_teams(cpus: Sequence[int]) -> Teams:
+    """The teams of these CPUs, common to all who ask; they end with the last of them."""
+    with _shared_lock:
+        found = _shared.get(tuple(cpus))
+        if found is None or not found.is_open:
+            found = _shared[tuple(cpus)] = Teams(cpus)
+        return found
+
+
+def _forget_in_child() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,56 @@
+"""A reader that has seen enough, as in `corewise list | head`, is no failure of any verb."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corewise.cli.main import app
+
+STORE = str(Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store")
+VERBS = [
+    "--help",
+    "--version",
+    "doctor",
+    "doctor --json",
+    "doctor --help",
+    "list",
+    "list --json",
+    "plan quick",
+    "plan quick --json",
+    "plan quick --commands",
+    f"status --store {STORE}",
+    f"show --store {STORE}",
+    f"export --store {STORE}",
+    "run --help",
+    "launch --help",
+]
+
+
+def left_by_its_reader(words: list[str], **more: str) -> tuple[int, str]:
+    """The exit code and what was said on standard error, when nobody reads standard output."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, **more}
+    )
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", VERBS, ids=[words.replace(STORE, "STORE") for words in VERBS])
+def test_a_verb_whose_reader_leaves_ends_well_and_says_nothing(words: str) -> None:
+    assert left_by_its_reader([sys.executable, "-m", "corewise", *words.split()]) == (0, "")
+
+
+def test_plain_help_whose_reader_leaves_ends_well_and_says_nothing() -> None:
+    """As on a node that has none of what draws help."""
+    words = [sys.executable, "-m", "corewise", "--help"]
+    assert left_by_its_reader(words, TYPER_USE_RICH="0") == (0, "")
+
+
+def test_every_verb_ends_alike() -> None:
+    assert {type(each.cls) for each in app.registered_commands} == {type}
+    assert {each.cls.__name__ for each in app.registered_commands if each.cls} == {"Verb"}
