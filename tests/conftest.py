@@ -18,29 +18,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REQUIRE_PARTS = "COREWISE_REQUIRE_PARTS"
-EACH_FOR_ITSELF = ("tests/end_to_end/", "tests/test_docs.py")  # slow, and sharing nothing
-TOGETHER = ("tests/bundle/", "tests/end_to_end/test_launch_slurm.py", "tests/machine/test_slurm_live.py")
+# How tests are dealt out: those of a place below stay in one process under one name, the slow ones after it
+# go one by one to the process that is free, and all others stay together by file.
+TOGETHER = {
+    "tests/bundle/": "a bundle, made and installed once",
+    "tests/end_to_end/test_launch_slurm.py": "the daemons of Slurm",
+    "tests/machine/test_slurm_live.py": "the daemons of Slurm",
+}
+ONE_BY_ONE = ("tests/end_to_end/",)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals tests out by file, so that what a file's tests share is made once; slow ones one by one."""
+    """Deals tests out so that what some of them share is made once."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return share_of(nodeid)
 
+    for place in (*TOGETHER, *ONE_BY_ONE):
+        assert (config.rootpath / place).exists(), f"{place} has moved: mend {__file__}"
     config.option.loadscopereorder = False  # the slow folders come early by name
     return ByFile(config, log)
 
 
 def share_of(nodeid: str) -> str:
-    """What is run by one process together with this test."""
-    together = next((place for place in TOGETHER if nodeid.startswith(place)), None)
-    if together is not None:
-        return "slurm" if "slurm" in together else together
-    return nodeid if nodeid.startswith(EACH_FOR_ITSELF) else nodeid.partition("::")[0]
+    """The name of what one process runs together, this test among it."""
+    for place, name in TOGETHER.items():
+        if nodeid.startswith(place):
+            return name
+    return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
 
 
 @pytest.fixture

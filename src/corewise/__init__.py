@@ -11,6 +11,8 @@ def __getattr__(name: str) -> object:
 
     if name == "tune":
         return import_module("corewise.tuner.api").tune
+    if name in ("malleable", "parallel"):
+        return getattr(import_module(f"corewise.dataflow.{name}"), name)
     if name == "report_progress":
         return import_module("corewise.progress").report_progress
     raise AttributeError(f"module 'corewise' has no attribute {name!r}")

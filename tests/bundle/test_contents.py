@@ -54,7 +54,13 @@ def test_only_packages_for_home_are_explained_by_a_worker_only_install() -> None
     told = missing_package(ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert"))
     assert told is not None
     assert "vl_convert" in told
-    assert missing_package(ModuleNotFoundError("No module named 'yaml'", name="yaml")) is None
+    told = missing_package(
+        ModuleNotFoundError("No module named 'corewise.report.page'", name="corewise.report.page")
+    )
+    assert told is not None
+    assert "worker-only" in told
+    for name in ("yaml", "corewise.stats.gone", "corewise.report.words", "corewise", None):
+        assert missing_package(ModuleNotFoundError("No module", name=name)) is None
 
 
 def test_every_file_of_a_bundle_is_explained(worker: Made) -> None:

@@ -92,6 +92,20 @@ def test_what_needs_more_than_a_worker_says_to_carry_the_store_home(
     assert "carry the store" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["report", "--store", str(STORE)], ["compare", str(STORE), str(STORE)], ["bundle", "-o", "bundle"]],
+    ids=lambda words: words[0],
+)
+def test_a_verb_for_home_says_that_this_install_is_worker_only(
+    words: list[str], installed: Installed, tmp_path: Path
+) -> None:
+    done = installed.corewise(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("corewise: this install is worker-only")
+    assert "where all of Corewise is installed" in done.stderr
+
+
 def test_help_is_shown_without_pygments(installed: Installed, tmp_path: Path) -> None:
     done = installed.corewise("run", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -116,11 +130,17 @@ def test_help_and_complaints_are_shown_where_a_node_has_some_of_the_parts_that_c
     assert "Usage: corewise" in done.stdout + done.stderr
 
 
-def test_a_live_report_is_refused_before_anything_is_measured(installed: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["run", "study.yaml", "--report"], ["tune", "matmul", "--runtime", "numpy", "--report", "x.html"]],
+)
+def test_a_page_is_refused_before_anything_is_measured(
+    words: list[str], installed: Installed, tmp_path: Path
+) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
-    done = installed.corewise("run", "study.yaml", "--store", "store", "--report", cwd=tmp_path)
+    done = installed.corewise(*words, "--store", "store", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("corewise: this needs altair, which is not installed here.")
+    assert done.stderr.startswith("corewise: this install is worker-only")
     assert "leave out --report" in done.stderr
     assert not (tmp_path / "store").exists()
 

@@ -51,9 +51,9 @@ def test_the_bundle_says_what_it_is(worker: Made) -> None:
 
 
 def test_the_bundle_holds_the_studies_and_a_short_readme(worker: Made) -> None:
-    assert {path.stem for path in (worker.folder / "studies").glob("*.yaml")} == {
-        s.name for s in list_studies()
-    }
+    studies = worker.folder / "studies"
+    found = {path.relative_to(studies).with_suffix("").as_posix() for path in studies.rglob("*.yaml")}
+    assert found == {study.name for study in list_studies()}
     readme = (worker.folder / "README.txt").read_text()
     assert len(readme.splitlines()) == 10
     assert "@" not in readme

@@ -1,16 +1,16 @@
 """Corewise packs itself: whole, the same each time, from a checkout and from where it was installed."""
 
+import ast
 import base64
 import csv
 import hashlib
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
-from bundling import Installed
-
 from corewise import __version__
-from corewise.bundle.make import Made
+from corewise.bundle.contents import is_for_home
 from corewise.bundle.own_wheel import PACKAGE, write_own_wheel
 from corewise.bundle.wheels import read_wheel
 
@@ -43,16 +43,41 @@ def test_the_record_names_every_file_with_its_hash(tmp_path: Path) -> None:
             assert (digest, size) == (f"sha256={expected}", str(len(data)))
 
 
-def test_an_installed_corewise_packs_itself_again(installed: Installed, worker: Made, tmp_path: Path) -> None:
+def test_an_installed_corewise_packs_itself_again(tmp_path: Path) -> None:
+    ours = write_own_wheel(tmp_path)
+    with zipfile.ZipFile(ours) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "again").mkdir()
     code = (
         "import sys, pathlib\n"
-        "from corewise.bundle.own_wheel import write_own_wheel\n"
-        "write_own_wheel(pathlib.Path(sys.argv[1]))"
+        "sys.path.insert(0, 'site')\n"
+        "from corewise.bundle.own_wheel import PACKAGE, write_own_wheel\n"
+        "assert PACKAGE.parent == pathlib.Path('site').resolve()\n"
+        "write_own_wheel(pathlib.Path('again'))"
     )
-    subprocess.run([str(installed.prefix / "bin/python"), "-c", code, str(tmp_path)], check=True, timeout=60)
-    [again] = tmp_path.glob("*.whl")
-    ours = worker.folder / "wheels" / again.name
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    again = tmp_path / "again" / ours.name
     with zipfile.ZipFile(ours) as first, zipfile.ZipFile(again) as second:
         assert sorted(first.namelist()) == sorted(second.namelist())
         assert first.read(f"{INFO}/METADATA") == second.read(f"{INFO}/METADATA")
     assert "numpy>=1.26" in read_wheel(again).requires
+
+
+def at_import(path: Path) -> set[str]:
+    """The modules of Corewise that a file needs when it is imported, not when it is used or checked."""
+    found: set[str] = set()
+    for node in ast.parse((PACKAGE / path).read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("corewise."):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_what_a_worker_keeps_imports_nothing_that_it_leaves_out(tmp_path: Path) -> None:
+    paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
+    left_out = {".".join(("corewise", *path.with_suffix("").parts)) for path in paths if is_for_home(path)}
+    assert {"corewise.report.page", "corewise.comparison.compute", "corewise.bundle.make"} <= left_out
+    kept = [path for path in paths if not is_for_home(path)]
+    assert {str(path): at_import(path) & left_out for path in kept if at_import(path) & left_out} == {}
+    with zipfile.ZipFile(write_own_wheel(tmp_path, worker_only=True)) as archive:
+        sources = {name for name in archive.namelist() if name.endswith(".py")}
+    assert sources == {f"corewise/{path}" for path in kept}

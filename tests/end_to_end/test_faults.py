@@ -288,7 +288,7 @@ def factory(batch, mode, k):
 """
     study = one_step_study(bench, body, f"axes: {{args.k: {list(range(30))}}}")
     work, rng = bench.folder / "store/work", random.Random(7)
-    for kill in range(24):
+    for kill in range(18):
         before = set(work.rglob("*"))
         process = subprocess.Popen(
             bench.words("run", study, "--store", "store"),

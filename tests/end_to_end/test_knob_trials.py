@@ -23,8 +23,8 @@ def factory(batch, mode):
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def facts_of(record: dict[str, Any]) -> dict[str, Any]:
-    return dict(record["runs"][0]["ranks"][0])
+def facts_of(record: dict[str, Any], run: int = 0) -> dict[str, Any]:
+    return dict(record["runs"][run]["ranks"][0])
 
 
 def test_huge_pages_are_proved_by_the_memory_that_lies_in_them(
@@ -72,3 +72,25 @@ def test_settings_that_need_a_proof_leave_it_in_the_record(bench: Bench) -> None
         facts = facts_of(record)
         assert facts.get("num_folded") == (20 if record["params"]["freezing"] == "fold" else None)
         assert facts["denormals_flushed"] is True
+
+
+def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable[[bool, str], None]) -> None:
+    need(TWO_CPUS, "two CPUs")
+    [record] = run_study(
+        bench,
+        "workload: lstm_ensemble\nmode: infer\nfixed: {execution: malleable, threads: 2, batch: 16, "
+        "args.time_steps: 40, args.num_classes: 10}",
+    )
+    assert record["status"] == "ok", record["reason"]
+    assert record["env"]["GOMP_SPINCOUNT"] == "5000"
+    assert record["metrics"]["planning_s"] > 0
+    assert "compile_s" not in record["metrics"]
+    first, again = (facts_of(record, run) for run in (0, 1))
+    for facts in (first, again):
+        assert all(set(mask) <= set(facts["cpus"]) for mask in facts["thread_cpus"].values())
+        plan = facts["malleable"]
+        assert len(plan["tasks"]) > 8
+        assert all(set(bar["cpus"]) <= set(facts["cpus"]) for bar in plan["timeline"])
+        assert bool(plan["timeline"]) is (plan["chosen"] != "plain")
+    assert again["malleable"]["was_kept"]  # in the trial's own cache
+    assert not first["malleable"]["was_kept"]

@@ -30,17 +30,9 @@ def factory(batch, mode, nap_ms):
 RELOADS = 'id="live"'
 
 
-def test_a_finished_study_leaves_a_page_that_does_not_reload(bench: Bench) -> None:
-    bench.factory(NAP)
-    done = bench.corewise("run", bench.study(STUDY), "--store", "store", "--report")
-    assert done.returncode == 0, done.stderr
-    assert "Report: store/report.html" in done.stdout
-    page = (bench.folder / "store/report.html").read_text()
-    assert "How long does a nap last?" in page
-    assert RELOADS not in page
-
-
-def test_an_interrupted_study_leaves_a_page_with_what_it_had(bench: Bench) -> None:
+def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_has_finished(
+    bench: Bench,
+) -> None:
     bench.factory(NAP)
     (bench.folder / "hold").touch()
     study = bench.study(STUDY)
@@ -52,7 +44,6 @@ def test_an_interrupted_study_leaves_a_page_with_what_it_had(bench: Bench) -> No
         first = page.read_text()
         assert RELOADS in first
         assert "running: 0 of 2 trials done" in first
-        time.sleep(0.5)
     finally:
         run.send_signal(signal.SIGINT)
         _, told = run.communicate(timeout=60)
@@ -62,9 +53,12 @@ def test_an_interrupted_study_leaves_a_page_with_what_it_had(bench: Bench) -> No
     assert RELOADS not in last
     assert "stopped: 0 of 2 trials done" in last
     (bench.folder / "hold").unlink()
-    done = bench.corewise("run", study, "--store", "store", "-o", "page.html")
+    done = bench.corewise("run", study, "--store", "store", "--report")
     assert done.returncode == 0, done.stderr
-    assert "How long does a nap last?" in page.read_text()
+    assert "Report: store/report.html" in done.stdout
+    finished = (bench.folder / "store/report.html").read_text()
+    assert "How long does a nap last?" in finished
+    assert RELOADS not in finished
 
 
 def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from tests.end_to_end.conftest import Bench
 pytest.importorskip("torch")
 
 PROTOCOL = (
-    "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.02, max_warmup_s: 1, timeout_s: 120, "
+    "{min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.02, max_warmup_s: 0.3, timeout_s: 120, "
     "max_repeats_disturbed: 0}"
 )
 TWO_CPUS = len(os.sched_getaffinity(0)) >= 2
@@ -128,7 +128,8 @@ def test_the_retaining_allocator_is_proved_by_page_faults(bench: Bench) -> None:
         bench,
         "workload: own.py:factory\nmode: infer\naxes: {allocator: [default, retain]}\n"
         "fixed: {threads: 1, batch: 1}",
-        protocol="{min_runs: 1, max_runs: 1, min_samples: 60, max_warmup_s: 0.2}",  # the heap may grow once
+        protocol="{min_runs: 1, max_runs: 1, min_samples: 60, min_sample_s: 0.01, max_warmup_s: 0.2, "
+        "max_repeats_disturbed: 0}",  # the heap may grow once
     )
     faults = {r["params"]["allocator"]: r["metrics"]["minor_faults_per_step"] for r in records}
     assert faults["default"] > 100

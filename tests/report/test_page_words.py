@@ -1,9 +1,12 @@
 """Names as the page and its figures have them: a workload without its folder, keys that tell charts apart."""
 
 import pytest
+from made_trials import trial
 
 from corewise.report.charts.look import key_of
-from corewise.report.phrases import own_name, workload_words
+from corewise.report.groups import Source, groups_of
+from corewise.report.phrases import task_words, workload_words
+from corewise.report.workload_names import distinct_names
 
 OWN = "/home/alice/projects/a-very-long-name-of-a-folder/deep/bench/mine.py:make"
 
@@ -11,23 +14,40 @@ OWN = "/home/alice/projects/a-very-long-name-of-a-folder/deep/bench/mine.py:make
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        (OWN, "mine.py:make"),
         ("mine.py:make", "mine.py:make"),
         ("resnet50", "ResNet-50"),
         ("matmul", "matrix product"),
         ("", "the workload"),
     ],
 )
-def test_a_workload_is_named_without_its_folder(workload: str, words: str) -> None:
+def test_a_workload_is_named_as_papers_write_it(workload: str, words: str) -> None:
     assert workload_words(workload) == words
 
 
-def test_what_is_no_file_keeps_its_slashes() -> None:
-    assert own_name("a/b") == "a/b"
+@pytest.mark.parametrize(
+    "named",
+    [
+        {OWN: "mine.py:make"},
+        {"a/b": "a/b", "resnet50": "resnet50", "": ""},  # no files
+        {"/a/x/mine.py:make": "a/x/mine.py:make", "/b/x/mine.py:make": "b/x/mine.py:make"},
+        {"/a/mine.py:make": "mine.py:make", "/a/mine.py:other": "mine.py:other"},
+        {"mine.py:make": "mine.py:make", "/a/mine.py:make": "a/mine.py:make"},
+        {"/x/a/m.py:f": "x/a/m.py:f", "/y/a/m.py:f": "y/a/m.py:f", "/y/b/m.py:f": "b/m.py:f"},
+    ],
+    ids=str,
+)
+def test_a_workload_is_named_without_the_folders_that_tell_nothing(named: dict[str, str]) -> None:
+    assert distinct_names(named) == named
 
 
-def test_a_key_names_no_folder_and_keeps_the_kind_of_the_chart() -> None:
-    assert key_of("study", OWN, "infer", "throughput", "batch") == "study-mine-py-make-infer-throughput-batch"
+def test_two_own_workloads_of_one_file_name_are_told_apart_in_titles_and_keys() -> None:
+    records = [
+        trial([1.0, 1.1, 1.2], params={"workload": f"/home/me/{folder}/mine.py:make"})
+        for folder in ("a", "b")
+    ]
+    groups = groups_of([Source(label="store", records=records)])
+    assert [task_words(group) for group in groups] == ["a/mine.py:make training", "b/mine.py:make training"]
+    assert len({key_of(group.study, group.workload_name, "samples") for group in groups}) == 2
 
 
 def test_a_key_too_long_loses_letters_of_its_longest_words() -> None:

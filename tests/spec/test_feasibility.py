@@ -171,6 +171,18 @@ ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
             "interop_threads 4 share 2 threads; use fewer, or set oversubscribe: true",
         ),
         (RESNET, {"interop_threads": 2}, "nothing in resnet18 runs concurrently"),
+        (
+            ENSEMBLE,
+            {"execution": "malleable", "mode": "train", "processes": 2, "threads": 1},
+            "execution: malleable trains in one process",
+        ),
+        (ENSEMBLE, {"execution": "malleable", "bind": "core"}, "malleable pins its threads itself"),
+        (
+            ENSEMBLE,
+            {"execution": "malleable", "interop_threads": 1},
+            "interop_threads needs execution: script",
+        ),
+        (RESNET, {"execution": "malleable", "freezing": "full"}, "full needs execution: compile or script"),
     ],
 )
 def test_what_a_workload_says_of_itself_rules_points_out(
@@ -187,6 +199,8 @@ def test_what_a_workload_says_of_itself_rules_points_out(
         (ENSEMBLE, {"interop_threads": 4, "threads": 4, "execution": "script"}),
         (ENSEMBLE, {"interop_threads": 4, "execution": "script", "oversubscribe": True}),
         (RESNET, {"freezing": "fold", "memory_format": "blocked"}),
+        (RESNET, {"freezing": "fold", "execution": "malleable"}),
+        (ENSEMBLE, {"execution": "malleable", "processes": 2, "threads": 1}),
     ],
 )
 def test_what_a_workload_says_of_itself_lets_points_be(workload: Workload, changes: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from corewise.spec.expressions import Expression
 from corewise.spec.study import list_studies, load_study
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = ("hybrid", "quick", "thread-scaling")
+NAMES = ("hybrid", "quick", "thread-scaling", "papers/dynamic-threads")
 
 
 def as_lines(expansion: Expansion) -> list[str]:
@@ -40,7 +40,7 @@ def as_lines(expansion: Expansion) -> list[str]:
 def test_a_ready_made_study_means_the_same_points_as_before(name: str, num_cores: int) -> None:
     machine = MachineView(num_cores=num_cores, num_cpus=2 * num_cores)
     found = "\n".join(as_lines(expand(load_study(name), machine))) + "\n"
-    golden = GOLDEN / f"{name}-{num_cores}-cores.txt"
+    golden = GOLDEN / f"{name.replace('/', '-')}-{num_cores}-cores.txt"
     if "UPDATE_GOLDEN" in os.environ:
         golden.write_text(found)
     assert found == golden.read_text()
@@ -70,10 +70,12 @@ def test_the_hybrid_study_uses_every_core_at_one_global_batch() -> None:
 
 def test_a_name_that_is_not_ready_made_gives_the_nearest_and_all() -> None:
     with pytest.raises(
-        UserError, match=r"'thread-scalin'; did you mean 'thread-scaling'\? known: hybrid, quick,"
+        UserError, match=r"'thread-scalin'; did you mean 'thread-scaling'\? known: hybrid, papers/"
     ):
         load_study("thread-scalin")
-    with pytest.raises(UserError, match="'zzz'; known: hybrid, quick, thread-scaling"):
+    with pytest.raises(
+        UserError, match="'zzz'; known: hybrid, papers/dynamic-threads, quick, thread-scaling"
+    ):
         load_study("zzz")
 
 

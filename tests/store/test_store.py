@@ -150,6 +150,18 @@ def test_every_status_is_done_and_what_was_never_recorded_is_not(tmp_path):
     assert store.done_ids() == {"a", "b", "c"}
 
 
+def test_only_trials_whose_records_can_be_read_are_done(tmp_path):
+    store = filled(
+        tmp_path, small("a", study='of "mine", \\ and "status":"odd"'), small("b", status="failed")
+    )
+    with open(only_file(store), "ab") as file:
+        for trial_id, status, schema in (("odd", "perhaps", 1), ("new", "ok", 2)):
+            file.write(seal({"schema": schema, "trial_id": trial_id, "study": "s", "status": status}))
+        file.write(seal(small("changed").to_json()).replace(b'"s"', b'"t"'))
+    fresh = Store.open(tmp_path, create=False)
+    assert fresh.done_ids() == {r.trial_id for r in fresh.records().records} == {"a", "b"}
+
+
 def test_done_ids_sees_what_others_append_later(tmp_path):
     ours, theirs = Store.open(tmp_path), Store.open(tmp_path)
     for i in range(5):

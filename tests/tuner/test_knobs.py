@@ -150,3 +150,14 @@ def test_weights_that_are_trained_are_not_frozen_and_sequences_have_no_layout_of
     found = offer("infer", sequences)
     assert choices(found, "memory_format") == []
     assert {"execution": "script", "interop_threads": 4} in choices(found, "execution")
+
+
+def test_changing_widths_are_offered_where_there_are_branches_or_nothing_is_known() -> None:
+    branched = Traits(False, has_batch_norm=False, has_dropout=False, concurrent_under="script")
+    for traits, is_offered in ((branched, True), (Traits(), True), (PLAIN, False)):
+        found = offer(traits=traits).space
+        place = found.index("execution")
+        assert place is not None
+        numbers = [i for i, c in enumerate(found.knobs[place].choices) if c["execution"] == "malleable"]
+        assert bool(numbers) is is_offered
+        assert not set(numbers) & found.knobs[place].costly

@@ -48,7 +48,11 @@ def test_noise_is_learnt_from_all_races() -> None:
     for _ in range(20):
         noise.learn([0.001, -0.001, 0.0])
     assert noise.half_width(3, ()) < wide / 3
+    quiet = noise.sd
     noise.learn([0.5, -0.5, 0.4])
+    assert noise.sd < 3 * quiet  # one race was disturbed
+    for _ in range(15):
+        noise.learn([0.5, -0.5, 0.4])
     assert noise.sd > 0.05
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from corewise.workloads.models.layered import LayeredModel
 from corewise.workloads.registry import find_workload
 
 PUBLISHED = {  # parameters, and multiply-adds of a 224×224 image in units of 10⁹
@@ -61,3 +62,11 @@ def test_a_matrix_product_costs_two_flops_per_term() -> None:
     work = find_workload("matmul").work("infer", {"size": 100})
     assert work.flops_per_sample == 2e6
     assert work.bytes_per_sample == 3 * 4 * 100 * 100
+
+
+def test_a_model_that_does_not_describe_itself_cannot_be_made() -> None:
+    class Vague(LayeredModel):
+        name = "vague"
+
+    with pytest.raises(TypeError, match=r"abstract.*input_shape.*layers.*parameters"):
+        Vague()

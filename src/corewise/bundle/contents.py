@@ -1,9 +1,10 @@
 """What lies in a bundle besides the wheels, as text and bytes; no file is touched here."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
+from pathlib import PurePath
 
 from corewise.bundle.target import Target
 
@@ -18,12 +19,46 @@ LEFT_OUT_OF_WORKER = HOME_ONLY | {"numpy", "pygments", "markdown-it-py"}
 _IMPORTED_AS = {"vl-convert-python": "vl_convert"}
 
 
+# Folders of Corewise that serve at home, and what a node needs of them: to show records and to test itself.
+_HOME_FOLDERS = frozenset({"bundle", "comparison", "published", "report"})
+_HOME_FILES = frozenset({"cli/drawn_comparison.py"})
+_NEEDED_ON_NODES = frozenset(
+    {
+        *("bundle/__init__.py", "bundle/contents.py", "bundle/selftest.py", "bundle/target.py"),
+        *("report/__init__.py", "report/columns.py", "report/groups.py", "report/machines.py"),
+        *("report/model.py", "report/standing.py", "report/tunings.py", "report/words.py"),
+        "report/workload_names.py",
+    }
+)
+
+
+def is_for_home(path: PurePath) -> bool:
+    """True for a file of the package that worker-only installs leave out; the path is within the package."""
+    at_home = path.parts[0] in _HOME_FOLDERS or path.as_posix() in _HOME_FILES
+    return at_home and path.as_posix() not in _NEEDED_ON_NODES
+
+
 def missing_package(problem: ModuleNotFoundError) -> str | None:
     """What to tell of a package that worker-only installs leave out; None when it is another."""
-    module = (problem.name or "").partition(".")[0]
-    if module not in {_IMPORTED_AS.get(name, name) for name in HOME_ONLY}:
+    package, *inner = (problem.name or "").split(".")
+    if package == "corewise" and _is_home_module(inner):
+        return worker_only_install("run this command there")
+    if package not in {_IMPORTED_AS.get(name, name) for name in HOME_ONLY}:
         return None
-    return without(module, "run this command there")
+    return without(package, "run this command there")
+
+
+def _is_home_module(names: Sequence[str]) -> bool:
+    file = PurePath(*names).with_suffix(".py") if names[1:] else PurePath(*names, "__init__.py")
+    return is_for_home(file)
+
+
+def worker_only_install(next_step: str) -> str:
+    """What to tell where a part of Corewise for home is missing, and what to do at home."""
+    return (
+        "this install is worker-only: it runs studies and keeps their records. Carry the store (the folder "
+        f"of --store) to where all of Corewise is installed and {next_step}"
+    )
 
 
 def without(module: str, next_step: str) -> str:

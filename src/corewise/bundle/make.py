@@ -62,7 +62,7 @@ def make_bundle(order: Order, report: Report) -> Made:
     with made_aside(order.folder) as part:
         wheels = part / "wheels"
         _fetch_all(wishes, order, wheels, report)
-        write_own_wheel(wheels)
+        write_own_wheel(wheels, worker_only=order.worker_only)
         report("writing scripts and checksums")
         bundle = _describe(order, wishes, read_wheels(wheels), made_at_s)
         shutil.copytree(PACKAGE / "studies", part / "studies", copy_function=shutil.copyfile)

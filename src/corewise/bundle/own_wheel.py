@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise import __version__
+from corewise.bundle.contents import is_for_home
 from corewise.spec.errors import UserError
 
 NAME = "corewise"
@@ -19,10 +20,11 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: corewise\nRoot-Is-Purelib: true\nTag: py
 _LEFT_BY_AN_INSTALLER = {"RECORD", "INSTALLER", "REQUESTED", "WHEEL", "direct_url.json"}
 
 
-def write_own_wheel(folder: Path, package: Path = PACKAGE) -> Path:
-    """The path of a wheel of this very Corewise, written to the folder."""
+def write_own_wheel(folder: Path, package: Path = PACKAGE, *, worker_only: bool = False) -> Path:
+    """The path of a wheel of this very Corewise, written to the folder; or of what a worker needs."""
     info = f"{NAME}-{__version__}.dist-info"
-    members = {f"{NAME}/{path}": (package / path).read_bytes() for path in _package_files(package)}
+    paths = [path for path in _package_files(package) if not (worker_only and is_for_home(path))]
+    members = {f"{NAME}/{path}": (package / path).read_bytes() for path in paths}
     about = {"WHEEL": WHEEL.encode(), **own_metadata(package)}
     members |= {f"{info}/{name}": about[name] for name in sorted(about)}
     members[f"{info}/RECORD"] = _record(members, f"{info}/RECORD")

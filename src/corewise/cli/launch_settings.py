@@ -36,16 +36,19 @@ def read_settings(request: Request, program: str, topology: Topology, allocation
     given: dict[str, Any] = {}
     environment: dict[str, str] = {}
     notes: list[str] = []
-    independent = False
+    independent = is_malleable = False
     if request.config is not None:
         from corewise.spec.tuned import read_tuned  # yaml takes its time
 
         tuned = read_tuned(request.config)
         given = _fitting(request, tuned, program, topology, allocation, notes)
         environment, independent = dict(tuned.environment), tuned.subject.mode == "infer"
+        is_malleable = tuned.params.get("execution") == "malleable"
     elif request.adapt:
         raise UserError("--adapt is for a tuned file; name it with --config")
     params = complete_params({**given, **request.params}, topology, allocation.cpus)
+    if is_malleable:  # idle threads must give way, which is settled before the program starts
+        params = {**params, "execution": "malleable"}
     libraries = _libraries(params, program)
     _check_huge_pages(params, notes)
     return Settings(params, {**environment, **request.environment}, libraries, tuple(notes), independent)

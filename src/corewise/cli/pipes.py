@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Exit
 from typer.core import TyperCommand, TyperGroup
@@ -20,23 +20,20 @@ def reader_may_leave() -> Iterator[None]:
         silence()
 
 
-class _Helpful(TyperCommand if TYPE_CHECKING else object):
-    """What rich ends with code 1 when the reader of a help leaves is told as any other output's."""
+class Verb(TyperCommand):
+    """One verb."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        try:
-            super().format_help(ctx, formatter)
-        except SystemExit:
-            raise BrokenPipeError from None
+        _write_help(super().format_help, ctx, formatter)
 
 
-class Verb(_Helpful, TyperCommand):
-    """One verb."""
-
-
-class Verbs(_Helpful, TyperGroup):
+class Verbs(TyperGroup):
     """The verbs; one whose reader left ends with code 0, where typer would say 1: a failure, a regression."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _write_help(super().format_help, ctx, formatter)
 
     def make_context(self, *words: Any, **options: Any) -> Any:
         """What the words before the verb ask for, which may be help."""
@@ -48,6 +45,13 @@ class Verbs(_Helpful, TyperGroup):
         """What the verb gives."""
         with reader_may_leave():
             return super().invoke(ctx)
+
+
+def _write_help(write: Callable[[Any, Any], None], ctx: Any, formatter: Any) -> None:
+    try:
+        write(ctx, formatter)
+    except SystemExit:  # what rich makes of a reader who left
+        raise BrokenPipeError from None
 
 
 def silence() -> None:

@@ -5,18 +5,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from corewise.cli.drawing import require_drawing
 from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
 from corewise.cli.plan import SetOption, StudyArgument
 from corewise.spec.errors import UserError
-
-_DRAWS_PAGES = ("altair", "jinja2", "vl_convert", "scipy")
 
 if TYPE_CHECKING:
     from corewise.engine.plan import Plan
@@ -63,7 +61,7 @@ def run(
     from corewise.store.store import Store
 
     if report or output:
-        _require_drawing()
+        require_drawing("--report and -o")
     made = make_plan(load_study(study, overrides or []))
     _require_trials(made)
     _require_framework(made)
@@ -107,15 +105,6 @@ def _watched(shown: "Observer", made: "Plan", kept: "Store", page: Path | None) 
         problem = keeper.close()
         if problem:
             print(f"corewise: the report {page} could not be written: {problem}", file=sys.stderr)
-
-
-def _require_drawing() -> None:
-    """A page that cannot be drawn here is told before anything is measured."""
-    from corewise.bundle.contents import without
-
-    missing = next((name for name in _DRAWS_PAGES if find_spec(name) is None), None)
-    if missing:
-        raise UserError(without(missing, "run `corewise report` there; here, leave out --report and -o"))
 
 
 def _require_folder(page: Path | None) -> None:

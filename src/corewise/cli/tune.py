@@ -5,66 +5,34 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import typer
 
+from corewise.cli import tune_options as options
+from corewise.cli.drawing import require_drawing
 from corewise.cli.exit_codes import INTERRUPTED
 
 
 def tune(
-    subject: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SUBJECT", help="A workload, your own code as FILE.py:FUNCTION, or -- and a command."
-        ),
-    ],
-    mode: Annotated[str, typer.Option("--mode", metavar="train|infer", help="What it does.")] = "infer",
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Time for all of it: 10m, 90s, 1h30m.")
-    ] = "10m",
-    batch: Annotated[
-        int | None, typer.Option("--batch", metavar="N", help="Samples per step, over all processes.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="CLASS",
-            help="Knobs that change numbers: lower-precision, batch-statistics, batch.",
-        ),
-    ] = None,
-    fixed: Annotated[
-        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE", help="Fix a knob; it is not varied.")
-    ] = None,
-    args: Annotated[
-        list[str] | None, typer.Option("--args", metavar="NAME=VALUE", help="A parameter of the workload.")
-    ] = None,
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where records are kept.")] = Path(
-        "corewise-store"
-    ),
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the settings go.")
-    ] = Path("tuned.yaml"),
-    runtime: Annotated[str, typer.Option("--runtime", metavar="NAME", help="torch or numpy.")] = "torch",
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="The interpreter that runs it.")
-    ] = None,
-    throughput: Annotated[
-        str | None,
-        typer.Option(
-            "--throughput", metavar="REGEX", help="Of a script: how it prints its rate, as in '{} img/s'."
-        ),
-    ] = None,
-    distributed: Annotated[
-        bool,
-        typer.Option("--distributed", help="Of a script: several processes; needs {batch_per_rank}."),
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Forget what an earlier call found for this question.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    subject: options.Subject,
+    mode: options.Mode = "infer",
+    budget: options.Budget = "10m",
+    batch: options.Batch = None,
+    allow: options.Allow = None,
+    fixed: options.Fixed = None,
+    args: options.Args = None,
+    store: options.Store = Path("corewise-store"),
+    output: options.Output = Path("tuned.yaml"),
+    report: options.Report = None,
+    runtime: options.Runtime = "torch",
+    python: options.Python = None,
+    throughput: options.Throughput = None,
+    check: options.Check = None,
+    distributed: options.Distributed = False,
+    again: options.Again = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Search the fastest settings whose numbers stay the same, and confirm them by fresh runs.
 
@@ -81,13 +49,17 @@ def tune(
 
       corewise tune resnet50 --allow lower-precision --budget 15m
 
-      corewise tune --throughput '{} img/s' -- python train.py --epochs 1
+      corewise tune --throughput '{} img/s' --check 'loss {}' -- python train.py --epochs 1
+
+      corewise tune resnet50 --set device=cuda --mode train --report tuned.html
     """
     from corewise.cli.tune_progress import make_follower
     from corewise.tuner.api import tune as find_best
     from corewise.tuner.question import read_assignments
     from corewise.tuner.session import Interrupted
 
+    if report is not None:
+        require_drawing("--report")
     signal.signal(signal.SIGTERM, _interrupt)
     code = 0
     with make_follower(quiet=quiet or as_json) as follower:
@@ -102,9 +74,11 @@ def tune(
                 args=read_assignments(args or [], "--args"),
                 store=store,
                 output=output,
+                report=report,
                 python=python,
                 runtime=runtime,
                 throughput=throughput,
+                check=check,
                 distributed=distributed,
                 again=again,
                 follower=follower,

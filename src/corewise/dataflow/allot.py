@@ -12,8 +12,8 @@ from corewise.dataflow.simulate import bottom_levels
 
 Costs = Sequence[Mapping[int, float]]
 Widths = Tuple[int, ...]
-Length = Callable[[Widths], float]  # what a schedule of these widths takes
-_NUM_SNAPSHOTS = 8
+Length = Callable[[Sequence[int]], float]  # what a schedule of these widths takes
+_NUM_SNAPSHOTS = 24
 _SEARCH_WORK = 40_000  # tasks laid out during improvement, all trials together
 
 
@@ -24,9 +24,7 @@ def thriftiest(costs: Costs) -> Widths:
 
 def fastest(costs: Costs) -> Widths:
     """Each task at the narrowest width within 2 % of its fastest."""
-    return tuple(
-        min(width for width in cost if cost[width] <= 1.02 * min(cost.values())) for cost in costs
-    )
+    return tuple(min(width for width in cost if cost[width] <= 1.02 * min(cost.values())) for cost in costs)
 
 
 def widened(tasks: Sequence[Task], costs: Costs, num_cores: int) -> List[Widths]:
@@ -37,7 +35,7 @@ def widened(tasks: Sequence[Task], costs: Costs, num_cores: int) -> List[Widths]
         times = [cost[width] for cost, width in zip(costs, widths)]
         area = sum(width * s for width, s in zip(widths, times)) / num_cores
         critical, length = _critical(tasks, times)
-        if length <= area:
+        if length <= area * (1 + 1e-9):
             break
         gains: Dict[int, Tuple[float, int]] = {}
         for number in critical:
@@ -73,16 +71,21 @@ def _critical(tasks: Sequence[Task], times: Sequence[float]) -> Tuple[List[int],
     return chain, length
 
 
-def improved(start: Widths, costs: Costs, kinds: Sequence[Hashable], length: Length) -> Widths:
-    """Widths changed for all tasks of a kind, then one by one, as long as the schedule gets shorter."""
+def improved(
+    start: Widths, tasks: Sequence[Task], costs: Costs, kinds: Sequence[Hashable], length: Length
+) -> Widths:
+    """Widths changed for all tasks of a kind or depth, and one by one, while that shortens the schedule."""
     best, best_s = start, length(start)
     budget = max(60, _SEARCH_WORK // max(1, len(start)))
     alike: Dict[Hashable, List[int]] = {}
-    for number, kind in enumerate(kinds):
-        alike.setdefault(kind, []).append(number)
-    moves = [group for group in alike.values() if len(group) > 1]
+    depths: List[int] = []
+    for number, (task, kind) in enumerate(zip(tasks, kinds)):
+        depths.append(1 + max((depths[other] for other in task.needs), default=-1))
+        for name in (("kind", kind), ("depth", depths[-1]), ("both", kind, depths[-1])):
+            alike.setdefault(name, []).append(number)
+    moves = [list(group) for group in {tuple(group) for group in alike.values() if len(group) > 1}]
     moves += [[number] for number in range(len(start))]
-    moves.sort(key=lambda group: -sum(costs[number][best[number]] for number in group))
+    moves.sort(key=lambda group: (-sum(costs[number][best[number]] for number in group), group))
     found_better = True
     while found_better and budget > 0:
         found_better = False

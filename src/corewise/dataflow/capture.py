@@ -11,14 +11,14 @@ import io
 import logging
 import operator
 import warnings
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set, Tuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from corewise.dataflow import operators
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref
+from corewise.dataflow.recurrent import quick_shapes
 
 
 class CannotCapture(Exception):
@@ -34,6 +34,7 @@ class Captured:
     out_spec: Any
     written: Tuple[int, ...]  # values among inputs and state that the program writes to
     fingerprint: str  # equal for programs of equal operators, shapes and types
+    kinds: Tuple[str, ...]  # of calls: equal for equal operators on equal shapes
 
 
 def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
@@ -44,7 +45,7 @@ def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str,
 
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
-        with _quietly(), torch.autocast("cpu", enabled=False):
+        with _quietly(), torch.autocast("cpu", enabled=False), quick_shapes():
             return torch.export.export(module, args, dict(kwargs), strict=False)
     except Exception as problem:
         raise CannotCapture(f"torch.export cannot take it: {_first_line(problem)}") from problem
@@ -80,6 +81,7 @@ class _Reading:
         self.memories: Dict[int, FrozenSet[int]] = {}  # value number to the storages it lies in
         self.touched: List[FrozenSet[int]] = []
         self.written: List[FrozenSet[int]] = []
+        self.kinds: List[str] = []
 
     def captured(self) -> Captured:
         inputs, state, constants = self._placeholders()
@@ -111,6 +113,7 @@ class _Reading:
             out_spec=self.exported.call_spec.out_spec,
             written=tuple(v for v in brought if self.memories.get(v, frozenset()) & changed),
             fingerprint=_fingerprint(self.exported.graph),
+            kinds=tuple(self.kinds),
         )
 
     def _placeholders(self) -> Tuple[Tuple[int, ...], Dict[int, str], Dict[int, Any]]:
@@ -155,6 +158,9 @@ class _Reading:
         call = Call(node.name, node.target, args, kwargs, results, spreads, is_random)
         self._note_memory(call, operators.written(node.target, args, kwargs))
         self.calls.append(call)
+        self.kinds.append(
+            f"{node.target} {_described(node.args)} {_described(node.kwargs)} {_described(val)}"
+        )
 
     def _note_memory(self, call: Call, written: Sequence[Any]) -> None:
         touched: Set[int] = set()
@@ -201,6 +207,19 @@ def _storages(val: Any) -> Iterator[int]:
     elif isinstance(val, (tuple, list)):
         for one in val:
             yield from _storages(one)
+
+
+def _described(tree: Any) -> str:
+    """Shapes, types and constants, without the names of values."""
+    if isinstance(tree, torch.fx.Node):
+        return _described(tree.meta.get("val"))
+    if isinstance(tree, torch.Tensor):
+        return f"{tuple(tree.shape)} {tree.dtype} {tree.stride()}"
+    if isinstance(tree, Mapping):
+        return str({key: _described(branch) for key, branch in tree.items()})
+    if isinstance(tree, (list, tuple)):
+        return f"[{', '.join(map(_described, tree))}]"
+    return repr(tree)
 
 
 def _name(target: Any) -> str:

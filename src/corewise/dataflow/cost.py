@@ -25,9 +25,14 @@ LEAST_ROUNDS = 3  # the first of which warms up
 
 
 def measure_costs(
-    program: Program, make_values: Callable[[], List[Any]], teams: Teams, widths: Sequence[int], budget_s: float
+    program: Program,
+    kinds: Sequence[str],
+    make_values: Callable[[], List[Any]],
+    teams: Teams,
+    widths: Sequence[int],
+    budget_s: float,
 ) -> Tuple[Dict[int, float], ...]:
-    """For each call: width to seconds, the lower quartile of several passes."""
+    """For each call: width to seconds, the lower quartile of several passes and of calls of its kind."""
     passes = _Passes(program, make_values, teams)
     samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
     start = time.perf_counter()
@@ -39,15 +44,17 @@ def measure_costs(
             samples[width].append(passes.run(width))
         if time.perf_counter() - start > budget_s and number + 1 >= LEAST_ROUNDS:
             break
-    return tuple(
-        {width: _typical([one[call] for one in samples[width]]) for width in widths}
-        for call in range(len(program.calls))
-    )
+    alike: Dict[str, List[int]] = {}
+    for call, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(call)
+    typical = {kind: {w: _typical(samples[w], calls) for w in widths} for kind, calls in alike.items()}
+    return tuple(dict(typical[kind]) for kind in kinds)
 
 
-def _typical(times: Sequence[float]) -> float:
-    later = sorted(times[1:] or times)  # the first pass starts threads and makes kernels
-    return later[len(later) // 4]
+def _typical(passes: Sequence[Sequence[float]], calls: Sequence[int]) -> float:
+    warm = passes[1:] or passes  # the first starts threads and makes kernels
+    times = sorted(one[call] for one in warm for call in calls)
+    return times[len(times) // 4]
 
 
 class _Passes:

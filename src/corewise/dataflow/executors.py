@@ -5,15 +5,21 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import os
 from typing import Any, List, Optional, Protocol, Sequence, Tuple
+
+import torch
 
 from corewise.dataflow.program import Program
 from corewise.dataflow.python_executor import PythonExecutor
+from corewise.dataflow.python_training import PythonTraining
 from corewise.dataflow.schedule import Plan, Task
+from corewise.dataflow.spinning import note_once
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
 
 KINDS = ("native", "python")
+NATIVE_SWITCH = "COREWISE_NATIVE"  # 0: never build or load the native executor
 
 
 class Executor(Protocol):
@@ -39,18 +45,39 @@ def available(kind: Optional[str]) -> Tuple[str, str]:
     reason = _native_missing()
     if reason and kind == "native":
         raise RuntimeError(f"executor='native': {reason}")
-    return ("python", reason) if reason else ("native", "")
+    if reason:
+        note_once(f"Python threads run the plans, because there is no C++ executor here: {reason}")
+        return "python", reason
+    return "native", ""
 
 
 def _native_missing() -> str:
-    return "not built yet"
+    """Why there is no native executor here; the first time this builds it."""
+    if os.environ.get(NATIVE_SWITCH) == "0":
+        return f"{NATIVE_SWITCH}=0 says so"
+    from corewise.dataflow.native_executor import missing
+
+    return missing()
 
 
 def handover_s(kind: str) -> float:
     """What it costs to have another thread go on, for the planner."""
-    return 5e-6 if kind == "native" else PythonExecutor.handover_s
+    if kind == "native":
+        from corewise.dataflow.native_executor import HANDOVER_S
+
+        return HANDOVER_S
+    return PythonExecutor.handover_s
 
 
 def make(kind: str, program: Program, tasks: Sequence[Task], plan: Plan, teams: Teams) -> Executor:
-    """The plan, ready to run."""
+    """The plan, ready to run; by Python threads where the native executor cannot take the program."""
+    if kind == "native":
+        from corewise.dataflow.native_executor import NativeExecutor, NotNative
+
+        try:
+            return NativeExecutor(program, tasks, plan, teams)
+        except NotNative:
+            pass
+    if torch.is_grad_enabled():
+        return PythonTraining(program, tasks, plan, teams)
     return PythonExecutor(program, tasks, plan, teams)

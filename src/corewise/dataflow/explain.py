@@ -5,7 +5,7 @@ Measured side: standard library only, Python 3.9. Pure.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import Plan, Task
@@ -31,7 +31,7 @@ def plan_rows(
 ) -> List[Tuple[str, ...]]:
     """For each step: what, cores, expected milliseconds, and its times at all widths."""
     by_task = task_costs(tasks, costs)
-    rows = []
+    rows: List[Tuple[str, ...]] = []
     for step in plan.steps:
         lane = plan.lanes[step.lane]
         taken = cpus[lane.first : lane.first + lane.width]
@@ -87,7 +87,9 @@ def described(
         if reached > 0:
             lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of the bound")
     else:
-        lines.append("no plan differs from plain execution: every task is best at full width, one after the other")
+        lines.append(
+            "no plan differs from plain execution: every task is best at full width, one after the other"
+        )
     if plan is None:
         lines.append("The module itself runs: nothing tried was faster by enough.")
         return "\n".join(lines)

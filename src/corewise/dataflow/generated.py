@@ -12,7 +12,7 @@ from corewise.dataflow.schedule import Task
 
 
 def lifetimes(program: Program, tasks: Sequence[Task]) -> Tuple[List[Set[int]], Set[int], Dict[int, int]]:
-    """For each task the values only it uses; the values given out; for the others, how many tasks read them."""
+    """For each task the values only it uses; the outputs; of the others, how many tasks read them."""
     outputs = {output.value for output in program.outputs if isinstance(output, Ref)}
     makers: Dict[int, int] = {}
     readers: Dict[int, Set[int]] = {}
@@ -35,7 +35,7 @@ def lifetimes(program: Program, tasks: Sequence[Task]) -> Tuple[List[Set[int]], 
 
 
 def task_function(program: Program, task: Task, own: Set[int], is_timed: bool = False) -> Callable[..., None]:
-    """A function of the list of values that runs the task; timed, it also takes a clock and a list for times."""
+    """A function of the list of values that runs the task; timed, also of a clock and a list for times."""
     writer = _Writer(program, task, own)
     lines = writer.lines(is_timed)
     arguments = "v, clock, times" if is_timed else "v"

@@ -1,6 +1,6 @@
 """Costs, plans and choices kept from one start to the next, per machine, model, shape and environment.
 
-Measured side: standard library only, Python 3.9. A file that cannot be read or does not fit is as good as none.
+Measured side: standard library only, Python 3.9. A file that cannot be read or does not fit is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", 
 
 @dataclass(frozen=True)
 class Kept:
-    """What planning found: costs of calls by width, the tasks, the chosen plan (None: plain), seconds measured."""
+    """What planning found: costs of calls by width, tasks, the chosen plan (None: plain), seconds."""
 
     call_costs: Tuple[Dict[int, float], ...]
     tasks: Tuple[Task, ...]
@@ -50,7 +50,9 @@ def _processor() -> str:
 
 
 def folder() -> Path:
-    """Where such files lie."""
+    """Where such files lie; a measurement has them apart."""
+    if os.environ.get("COREWISE_PLANS"):
+        return Path(os.environ["COREWISE_PLANS"])
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "corewise" / "malleable"
 

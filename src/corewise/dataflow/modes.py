@@ -29,7 +29,7 @@ class Modes:
         if self.inference:
             stack.enter_context(torch.inference_mode())
         if self.autocast is not None:
-            # The cache of cast weights belongs to the caller's context, and threads leave it at their own times.
+            # The cache of cast weights is the caller's; threads would empty it at their own times.
             stack.enter_context(torch.autocast("cpu", dtype=self.autocast, cache_enabled=False))
         return stack
 
@@ -47,7 +47,7 @@ def runs_under_others_control() -> str:
     """Why this thread's operators are not its own now (a transform, a tracer); empty when they are."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a mode of torch is watching its operators"
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return "it is being compiled or traced"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"

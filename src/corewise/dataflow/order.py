@@ -1,4 +1,4 @@
-"""Which calls must keep their order though no value flows between them: writes to shared memory, and randomness.
+"""Which calls must keep their order though no value flows between them: shared memory, randomness.
 
 Measured side: standard library only, Python 3.9.
 """

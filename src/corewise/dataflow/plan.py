@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, Hashable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from corewise.dataflow.allot import Widths, fastest, improved, widened
+from corewise.dataflow.allot import fastest, improved, widened
 from corewise.dataflow.schedule import CALLER, Lane, Plan, Step, Task
 from corewise.dataflow.simulate import Placement, laid_out, makespan_s
 
@@ -23,13 +23,13 @@ def moldable(
 ) -> Plan:
     """The shortest plan found in which each task has a width of its own."""
 
-    def length(widths: Widths) -> float:
+    def length(widths: Sequence[int]) -> float:
         return makespan_s(laid_out(tasks, costs, widths, num_cores, handover_s))
 
     starts = [*widened(tasks, costs, num_cores), fastest(costs)]
     starts += [tuple(width for _ in tasks) for width in (costs[0] if costs else ())]
     ranked = sorted(set(starts), key=length)
-    finalists = [improved(start, costs, kinds or range(len(tasks)), length) for start in ranked[:2]]
+    finalists = [improved(start, tasks, costs, kinds or range(len(tasks)), length) for start in ranked[:2]]
     return planned(tasks, costs, min(finalists, key=length), num_cores, handover_s)
 
 

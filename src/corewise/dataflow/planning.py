@@ -25,10 +25,12 @@ from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.tasks import CallCosts, merged, task_costs
 from corewise.dataflow.teams import Teams
+from corewise.dataflow.training_cost import measure_backward, with_backward
 
 PLAIN = "plain"
+_CORRECTED = ("moldable, corrected", "moldable, corrected twice")
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
-_MEASURING, _RACING = 0.45, 0.35  # shares of the time planning may take
+_MEASURING, _MEASURING_BACK, _RACING = 0.45, 0.2, 0.35  # shares of the time planning may take
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Decision:
     bound_s: float = 0.0
     planning_s: float = 0.0
     was_kept: bool = False
+    measured: Optional[Tuple[Dict[int, float], ...]] = None  # costs as measured, where these are derived
 
     @property
     def plan(self) -> Optional[Plan]:
@@ -62,10 +65,19 @@ class Case:
     key: str  # of what is kept
     keeps: bool
     budget_s: float
+    runs_plan: bool = False  # whatever plain execution takes
 
     @property
     def program(self) -> Program:
         return self.bound.program
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a backward pass is to follow."""
+        brought = (*self.leaves, *self.bound.values(self.leaves))
+        return torch.is_grad_enabled() and any(
+            isinstance(one, torch.Tensor) and one.requires_grad for one in brought
+        )
 
     def values(self) -> List[Any]:
         """Fresh values for a run that is thrown away."""
@@ -76,13 +88,13 @@ def decide(case: Case, teams: Teams) -> Decision:
     """The best of plain execution, fixed settings and plans of changing widths."""
     start = time.perf_counter()
     found = _kept_decision(case, teams) if case.keeps else None
+    if found is not None and case.runs_plan and found.plan is None:
+        found = None
     if found is None:
         with teams.lock, case.bound.untouched():
             found = _measured_decision(case, teams)
         if case.keeps:
-            kept = Kept(
-                found.call_costs, found.tasks, found.chosen, found.plan, found.times_s, found.bound_s
-            )
+            kept = Kept(found.call_costs, found.tasks, found.chosen, found.plan, found.times_s, found.bound_s)
             kept_costs.save(case.key, kept)
     found.planning_s = time.perf_counter() - start
     return found
@@ -102,18 +114,27 @@ def _kept_decision(case: Case, teams: Teams) -> Optional[Decision]:
 
 def _measured_decision(case: Case, teams: Teams) -> Decision:
     num_cores = len(teams.cpus)
+    kinds = case.bound.captured.kinds
     costs = measure_costs(
-        case.program, case.values, teams, widths_for(num_cores), _MEASURING * case.budget_s
+        case.program, kinds, case.values, teams, widths_for(num_cores), _MEASURING * case.budget_s
     )
+    if case.is_training and not case.runs_plan:
+        back = measure_backward(
+            case.program, kinds, case.values, teams, widths_for(num_cores), _MEASURING_BACK * case.budget_s
+        )
+        costs = with_backward(costs, back)
+    if case.runs_plan:
+        return _planned_decision(case, teams, costs)
     tasks, plans = candidate_plans(case.program, costs, num_cores, case.kind)
-    runs = {
-        name: executors.make(case.kind, case.program, tasks, plan, teams) for name, plan in plans.items()
-    }
-    if "moldable" in runs:  # once more with what its tasks took beside each other
-        again = _refined(case, runs["moldable"], tasks, costs, num_cores)
-        if again is not None:
-            plans["moldable, corrected"] = again
-            runs["moldable, corrected"] = executors.make(case.kind, case.program, tasks, again, teams)
+    runs = {name: executors.make(case.kind, case.program, tasks, plan, teams) for name, plan in plans.items()}
+    if "moldable" in runs and not case.is_training:  # once more with what its tasks took beside each other
+        latest = "moldable"
+        for name in _CORRECTED:
+            again = _refined(case, runs[latest], tasks, costs, num_cores)
+            if again is None:
+                break
+            latest, plans[name] = name, again
+            runs[name] = executors.make(case.kind, case.program, tasks, again, teams)
     times = timed_in_turns(_candidates(case, runs), _RACING * case.budget_s) if runs else {PLAIN: [0.0]}
     chosen = best_of(times, PLAIN)
     return Decision(
@@ -127,6 +148,17 @@ def _measured_decision(case: Case, teams: Teams) -> Decision:
     )
 
 
+def _planned_decision(case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...]) -> Decision:
+    """The plan of changing widths, untimed."""
+    num_cores, handover = len(teams.cpus), executors.handover_s(case.kind)
+    tasks = merged(case.program, costs, _OVERHEADS_PER_TASK * handover)
+    by_task = task_costs(tasks, costs)
+    plan = moldable(tasks, by_task, num_cores, handover, _kinds(case.program, tasks))
+    executor = executors.make(case.kind, case.program, tasks, plan, teams)
+    bound = lower_bound_s(tasks, by_task, num_cores)
+    return Decision("moldable", executor, tasks, costs, {}, {"moldable": plan.expected_s}, bound)
+
+
 def candidate_plans(
     program: Program, costs: CallCosts, num_cores: int, kind: str
 ) -> Tuple[Tuple[Task, ...], Dict[str, Plan]]:
@@ -135,17 +167,19 @@ def candidate_plans(
     tasks = merged(program, costs, _OVERHEADS_PER_TASK * handover)
     by_task = task_costs(tasks, costs)
     found = {"moldable": moldable(tasks, by_task, num_cores, handover, _kinds(program, tasks))}
-    settings = [inter for inter in range(2, num_cores + 1) if num_cores // inter in by_task[0]] if tasks else []
-    settings = [inter for inter in settings if num_cores % inter == 0]
-    for inter in settings:
-        found[f"{inter}×{num_cores // inter}"] = fixed(tasks, by_task, num_cores, handover, inter)
+    for inter in range(2, num_cores + 1):
+        if num_cores % inter == 0 and tasks and num_cores // inter in by_task[0]:
+            found[f"{inter}×{num_cores // inter}"] = fixed(tasks, by_task, num_cores, handover, inter)
     best = sorted(found, key=lambda name: found[name].expected_s)
     kept = {"moldable", *[name for name in best if name != "moldable"][:2]}
-    return tasks, {name: plan for name, plan in found.items() if name in kept and not _is_serial(plan)}
+    plans = {name: plan for name, plan in found.items() if name in kept and not _is_serial(plan)}
+    if kind == "native":  # what plain execution does, without Python between the operators
+        plans[f"1×{num_cores}"] = fixed(tasks, by_task, num_cores, handover, 1)
+    return tasks, plans
 
 
 def _is_serial(plan: Plan) -> bool:
-    """Whether it is what plain execution does anyway."""
+    """Whether it runs one task after the other on all cores."""
     return all(step.lane == CALLER for step in plan.steps)
 
 
@@ -186,7 +220,9 @@ def differentiated(case: Case, result: Any) -> object:
     """Runs the backward pass too where there is one, without leaving gradients behind."""
     if not torch.is_grad_enabled():
         return None
-    outputs = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+    outputs = [
+        one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad
+    ]
     brought = case.bound.values(case.leaves)
     wanted = [one for one in brought if isinstance(one, torch.Tensor) and one.requires_grad and one.is_leaf]
     if not outputs or not wanted:

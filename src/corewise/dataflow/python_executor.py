@@ -16,7 +16,7 @@ from corewise.dataflow.generated import lifetimes, task_function
 from corewise.dataflow.modes import Modes, current_modes
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
-from corewise.dataflow.teams import Team, Teams
+from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
 
 HANDOVER_S = 30e-6  # what it costs to have another thread go on; for the planner
@@ -69,9 +69,7 @@ class PythonExecutor:
         run.wait_for_workers()
         self.spans = run.spans
         if run.problem is not None:
-            problem = run.problem
-            del run
-            raise problem
+            raise run.problem
 
 
 def _bound_steps(

@@ -20,20 +20,20 @@ class Task:
 class Lane:
     """A thread that runs tasks, with its own OpenMP team that never changes its width.
 
-    Its CPUs are `width` of the allocation from number `first` on (numbers within the allocation's list, not the
-    kernel's). Lanes may share CPUs: a plan never runs two of those at a time.
+    Its CPUs are `width` of the allocation from number `first` on (numbers within the allocation's list, not
+    the kernel's). Lanes may share CPUs: a plan never runs two of those at a time.
     """
 
     first: int
     width: int
-    # The calling thread may run it itself, at width 1 beside its full width (a team that goes N, 1, N keeps its
-    # threads). An executor may as well give it a thread of its own. Lane 0 is the caller's whatever this says.
+    # The calling thread may run it itself, at width 1 beside its full width (a team that goes N, 1, N keeps
+    # its threads). An executor may as well give it a thread of its own. Lane 0 is the caller's anyway.
     by_caller: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
-    """One task in a lane; `after` are the tasks that must have ended first, data and cores both considered."""
+    """One task in a lane; `after` are the tasks that must have ended first, for data or for cores."""
 
     task: int
     lane: int

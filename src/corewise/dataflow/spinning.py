@@ -38,7 +38,7 @@ def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, s
 
 
 def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
-    """Why changing widths cannot reach their speed in a process started so, and what would help; or nothing."""
+    """Why changing widths cannot reach their speed in a process started so, and what would help."""
     environment = os.environ if environment is None else environment
     if environment.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         return ""
@@ -46,8 +46,8 @@ def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
     if count.isdigit() and int(count) <= _GOOD_SPIN_COUNTS[-1]:
         return ""
     return (
-        "idle OpenMP threads spin for milliseconds on cores that other branches need, and torch is loaded, so it "
-        f"is too late to change that. This would help: {helping_command()}"
+        "idle OpenMP threads spin for milliseconds on cores that other branches need, and now that torch is "
+        f"loaded it is too late to change that. This would help: {helping_command()}"
     )
 
 

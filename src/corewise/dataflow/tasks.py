@@ -1,4 +1,4 @@
-"""Calls merged into tasks, so that none is smaller than its overhead while branches and changes of width remain.
+"""Calls merged into tasks: none smaller than its overhead, while branches and changes of width remain.
 
 Measured side: standard library only, Python 3.9. Pure.
 """
@@ -13,6 +13,7 @@ from corewise.dataflow.schedule import Task
 
 CallCosts = Sequence[Mapping[int, float]]  # of each call: width to seconds
 _SAME_WIDTH_LOSS = 0.02  # neighbours whose common width costs less than this share are one task
+_SMALL_SHARE = 0.02  # of the time of a neighbour: not worth a task
 
 
 def call_graph(program: Program) -> List[Set[int]]:
@@ -29,8 +30,9 @@ def call_graph(program: Program) -> List[Set[int]]:
 
 
 def chains(program: Program) -> Tuple[Task, ...]:
-    """The longest runs of calls that nothing else could run beside: one task each, by structure alone."""
+    """The longest runs of calls that nothing could run beside, with what they start from; by structure."""
     groups = _Groups(call_graph(program), [{1: 0.0}] * len(program.calls))
+    groups.join_sources()
     groups.join_chains(lambda first, second: True)
     return groups.tasks()
 
@@ -66,16 +68,18 @@ class _Groups:
         self.costs: Dict[int, Dict[int, float]] = {call: dict(cost) for call, cost in enumerate(costs)}
 
     def loss_s(self, first: int, second: int) -> float:
-        """What it costs to run both at one width, beyond what is small beside their time."""
+        """What it costs to run both at one width, beyond what is small beside their time.
+
+        Time and cores weigh differently from plan to plan, so the worst of three weightings counts.
+        """
         one, other = self.costs[first], self.costs[second]
-        apart = min(one.values()) + min(other.values())
-        together = min(one[width] + other[width] for width in one)
-        # A wide and a narrow one must stay apart even if the wide one's time at one core is bearable:
-        # the narrow one would hold all its cores.
-        area = min(width * one[width] for width in one) + min(width * other[width] for width in other)
-        common = min(width * (one[width] + other[width]) for width in one)
-        widest = max(one)
-        return max(together - apart, (common - area) / widest) - _SAME_WIDTH_LOSS * apart
+        worst = 0.0
+        for share in (0.0, 0.5, 1.0):
+            mine = {w: (1 - share) * s + share * w * s / max(one) for w, s in one.items()}
+            others = {w: (1 - share) * s + share * w * s / max(one) for w, s in other.items()}
+            together = min(mine[width] + others[width] for width in one)
+            worst = max(worst, together - min(mine.values()) - min(others.values()))
+        return worst - _SAME_WIDTH_LOSS * (min(one.values()) + min(other.values()))
 
     def join_chains(self, may_join: Callable[[int, int], bool]) -> None:
         """Joins each call with its only follower where that follows nothing else."""
@@ -86,20 +90,33 @@ class _Groups:
                     break
                 self._join(group, follower)
 
+    def join_sources(self) -> None:
+        """Joins what needs nothing to the only one that needs it."""
+        for group in sorted(self.calls):
+            if not self.before[group] and len(self.after[group]) == 1:
+                [follower] = self.after[group]
+                self._join(follower, group)
+
     def absorb_small(self, limit_s: float) -> None:
         """Joins what is smaller than its overhead to the only one before or after it."""
         changed = True
         while changed:
             changed = False
             for group in sorted(self.calls):
-                if group in self.calls and min(self.costs[group].values()) < limit_s:
+                if group in self.calls:
                     host = self._host(group, limit_s)
-                    if host is not None:
+                    if host is not None and self._is_small(group, host, limit_s):
                         self._join(min(host, group), max(host, group))
                         changed = True
 
+    def _is_small(self, group: int, host: int, limit_s: float) -> bool:
+        mine = min(self.costs[group].values())
+        return mine < limit_s or mine < _SMALL_SHARE * min(self.costs[host].values())
+
     def _host(self, group: int, limit_s: float) -> Optional[int]:
         before, after = self.before[group], self.after[group]
+        if len(before) == 1 and self.after[next(iter(before))] == {group}:  # the end of a branch stays in it
+            return next(iter(before))
         if len(after) == 1:  # all it does is feed one other
             return next(iter(after))
         if len(before) == 1:

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -51,12 +52,19 @@ class Team:
             self._thread.join()
 
 
+_here = threading.local()
+
+
+def in_team() -> bool:
+    """Whether the calling thread is one of a team, which must not wait for other teams."""
+    return getattr(_here, "in_team", False)
+
+
 def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None:
+    _here.in_team = True
     set_process_name(f"corewise-{len(cpus)}")
-    try:
+    with contextlib.suppress(OSError):  # taken away meanwhile: the next look at the allocation sees it
         os.sched_setaffinity(0, cpus)  # before the first operator: its OpenMP team inherits this
-    except OSError:
-        pass  # taken away meanwhile: the next check of the allocation sees it
     torch.set_num_threads(len(cpus))
     while True:
         job = next_job()
@@ -67,14 +75,16 @@ def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None
 
 
 class Teams:
-    """The teams of one allocation; runs hold `lock`, because two plans at a time could wait for each other."""
+    """The teams of one allocation; runs hold `lock`: two plans at a time could wait for each other."""
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self.cpus = tuple(cpus)
         self.pid = os.getpid()
         self.lock = threading.RLock()
+        self.num_users = 0
         self._teams: Dict[Tuple[int, int], Team] = {}
-        self._finalizer = weakref.finalize(self, _end_all, self._teams, self.pid)
+        self._others: List[Callable[[], None]] = []
+        self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self.pid)
 
     def team(self, lane: Lane) -> Team:
         """The team of a lane, started when first asked for."""
@@ -85,33 +95,45 @@ class Teams:
             self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
         return self._teams[key]
 
+    def also_close(self, close: Callable[[], None]) -> None:
+        """Has something else end with these teams; it must not hold them."""
+        self._others.append(close)
+
     @property
     def is_open(self) -> bool:
         """Whether they can run: not closed, and not those of a parent process."""
         return bool(self._finalizer.alive) and self.pid == os.getpid()
 
-    def close(self) -> None:
-        """Ends all threads."""
-        self._finalizer()
+    def release(self) -> None:
+        """Ends all threads when the last who asked for these teams has released them."""
+        with _shared_lock:
+            self.num_users -= 1
+            is_last = self.num_users <= 0
+        if is_last:
+            self._finalizer()
 
 
-def _end_all(teams: Dict[Tuple[int, int], Team], pid: int) -> None:
+def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]], pid: int) -> None:
     if pid == os.getpid():  # a forked child has none of the threads
+        for close in others:
+            close()
         for team in list(teams.values()):
             team.end()
     teams.clear()
+    others.clear()
 
 
-_shared: "weakref.WeakValueDictionary[Tuple[int, ...], Teams]" = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[Tuple[int, ...], Teams] = weakref.WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
 def shared_teams(cpus: Sequence[int]) -> Teams:
-    """The teams of these CPUs, common to all who ask; they end with the last of them."""
+    """The teams of these CPUs, common to all who ask, until all have released them."""
     with _shared_lock:
         found = _shared.get(tuple(cpus))
         if found is None or not found.is_open:
             found = _shared[tuple(cpus)] = Teams(cpus)
+        found.num_users += 1
         return found
 
 

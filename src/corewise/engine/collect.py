@@ -13,8 +13,8 @@ from corewise.stats.variance import variance_components
 
 SUMMED = ("peak_memory_bytes", "window_samples")  # over ranks; everything else takes the worst rank
 JUDGED = ("step_s", "samples_per_s")  # both are reported, so both must be known well enough
-# Over runs; the first run compiles, later ones may find its result in the trial's cache.
-WORST = ("peak_memory_bytes", "peak_rss_bytes", "compile_s")
+# Over runs; the first run compiles or plans, later ones may find its result in the trial's cache.
+WORST = ("peak_memory_bytes", "peak_rss_bytes", "compile_s", "planning_s")
 FAILURE_ORDER = ("memory", "crash", "exit", "check", "placement", "factory", "missing", "infeasible", "error")
 
 

@@ -26,7 +26,7 @@ from corewise.machine.placement import PlacementError
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
 from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial
-from corewise.workloads.custom import is_custom, source_hash
+from corewise.workloads.custom import is_custom, package_hash, source_hash
 from corewise.workloads.registry import find_workload
 
 ID_LENGTH = 16
@@ -135,7 +135,7 @@ def trial_identity(
         "schema": SCHEMA_VERSION,
         "params": {**params, "workload": name},
         "protocol": asdict(protocol),
-        "source": [source_hash(workload), source_hash(BUILT_IN_WORKLOAD)],
+        "source": [source_hash(workload), source_hash(BUILT_IN_WORKLOAD), *_library_hashes(params)],
         "python": [*interpreter.words[:-1], interpreter.version],
         "framework": _framework_versions(str(params["runtime"]), interpreter),
         "host_class": host.class_hash,
@@ -144,6 +144,11 @@ def trial_identity(
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+
+
+def _library_hashes(params: Mapping[str, Any]) -> list[str]:
+    """The source of our own library where it is what is measured."""
+    return [package_hash("corewise.dataflow")] if params.get("execution") == "malleable" else []
 
 
 def _framework_versions(runtime: str, interpreter: Interpreter) -> dict[str, str]:

@@ -90,7 +90,8 @@ class StudyRun:
             beating = Heartbeat(host)
             stack.callback(beating.stop)
             self._record_skipped()
-            mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in self._done_ids()}
+            done = self._done_ids()
+            mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in done}
             before = {t.trial_id for t in self.plan.trials} - mine.keys()
             already = len(before)
             logs = self.store.path / "logs"

@@ -186,7 +186,7 @@ class ParentPool:
         return parent
 
     def warm(self, trials: Iterable[Trial]) -> None:
-        """Have the parents of these trials import their frameworks side by side; what fails is told by `get`."""
+        """Have these trials' parents import their frameworks side by side; what fails is told by `get`."""
         kinds = {ParentKey.of(trial): trial for trial in trials}
         missing = [trial for key, trial in kinds.items() if key not in self._parents]
         parents: list[WarmParent] = []
@@ -209,7 +209,9 @@ class ParentPool:
                 self._parents.pop(next(iter(self._parents))).close()
             self._num_started += 1
             log_file = self.log_dir / f"parent-{os.getpid()}-{self._num_started}.log"
-            parent = WarmParent(key, trial.ranks[0].cpus if key.confined else (), self.worker, log_file)
+            # Any rank's CPUs will do, for a rank takes its own: several that start at a time need not share.
+            cpus = trial.ranks[self._num_started % trial.num_ranks].cpus if key.confined else ()
+            parent = WarmParent(key, cpus, self.worker, log_file)
         self._parents[key] = parent
         return parent
 

@@ -20,6 +20,7 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
     "execution": {
         "compile": "model = torch.compile(model)",
         "script": "model = torch.jit.script(model)",
+        "malleable": "model = corewise.malleable(model, (batch,))  # in the mode it will be used in",
     },
     "dtype": {
         "bfloat16": "with torch.autocast({device!r}, torch.bfloat16): ...  # around the forward pass",

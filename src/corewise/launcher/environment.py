@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from corewise.dataflow.spinning import wanted_environment
+
 GIB = 1024**3
 
 # What a trial sets itself; the user's own values would change the numbers unseen.
@@ -44,6 +46,8 @@ def trial_environment(
     preload = [str(libraries[name]) for name in _preloaded(params)]
     if preload:
         env["LD_PRELOAD"] = ":".join(preload)
+    if params.get("execution") == "malleable":  # what is set already wins: another wait policy or allocator
+        env.update(wanted_environment(env))
     env.update(extra)
     return env
 

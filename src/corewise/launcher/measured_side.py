@@ -15,7 +15,8 @@ MEASURED_FILES = (
     "machine/__init__.py",
     "machine/pinning.py",
 )
-MEASURED_FOLDERS = ("worker", "runtimes", "workloads", "probes")
+MEASURED_FOLDERS = ("worker", "runtimes", "workloads", "probes", "dataflow")
+COMPILED_THERE = ("*.cpp", "*.h")  # sources that are built where they run
 FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal sources give equal bytes
 
 
@@ -27,9 +28,16 @@ def measured_sources(package: Path = PACKAGE) -> list[Path]:
     return found
 
 
+def native_sources(package: Path = PACKAGE) -> list[Path]:
+    """The files in other languages that travel with them."""
+    folder = package / "dataflow" / "native"
+    return sorted(path.relative_to(package) for kind in COMPILED_THERE for path in folder.glob(kind))
+
+
 def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
     """The path of a zipapp of the measured side, built unless one with this content is there."""
-    sources = [(path, (package / path).read_bytes()) for path in measured_sources(package)]
+    travelling = [*measured_sources(package), *native_sources(package)]
+    sources = [(path, (package / path).read_bytes()) for path in travelling]
     digest = hashlib.sha256()
     for path, data in sources:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)

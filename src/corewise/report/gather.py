@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from corewise import __version__
 from corewise.report.answers import answers_of, headlines_of, summary_of
+from corewise.report.columns import coded
 from corewise.report.findings import findings_of, gravity
 from corewise.report.groups import Group, Source, groups_of
 from corewise.report.machines import machine_tables, version_tables
@@ -17,14 +18,17 @@ from corewise.report.sources import read_sources
 from corewise.report.standing import Standing, efficiencies_of, standing_of
 from corewise.report.studied import Studied
 from corewise.report.tables import results_table, unmeasured_of
+from corewise.report.tunings import Tuning, sentences_of, tables_of
 from corewise.report.words import counted, listed, short
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.record import Record, utc_now
 
 if TYPE_CHECKING:
+    from corewise.report.dynamic import DynamicPart
     from corewise.report.publications import Publication
 
 MAX_GROUPS_WITH_CHARTS = 12
+NO_VALUES = coded(())
 MAX_FINDINGS = 40
 MAX_VERSION_SETS = 8  # whose libraries are looked up
 
@@ -169,10 +173,22 @@ class _Parts:
         charts: list[Chart] = []
         tables: list[Table] = []
         citations: dict[str, None] = {}
+        tunings = [each for source in self.sources for each in source.tunings if each.study == study]
+        for tuning in tunings:
+            told = sentences_of(tuning)
+            self.headlines.append(told[:1])
+            answers += told
+            charts += self._tuning_charts(tuning)
+            tables += tables_of(tuning)
         for group, standing in members:
-            self.headlines.append(headlines_of(group, standing))
-            answers += answers_of(group, standing)
-            drawn, shown = self._figures(group, standing, citations)
+            if not tunings:
+                self.headlines.append(headlines_of(group, standing))
+                answers += answers_of(group, standing)
+            drawn, shown = self._figures(group, standing, citations, is_tuned=bool(tunings))
+            dynamic = self._dynamic(group, standing)
+            if dynamic is not None:
+                answers += dynamic.sentences
+                drawn, shown = dynamic.among(drawn), [*shown, *dynamic.tables]
             charts += drawn
             tables += shown
         store = next(
@@ -194,7 +210,7 @@ class _Parts:
         )
 
     def _figures(
-        self, group: Group, standing: Standing, citations: dict[str, None]
+        self, group: Group, standing: Standing, citations: dict[str, None], *, is_tuned: bool = False
     ) -> tuple[list[Chart], list[Table]]:
         charts: list[Chart] = []
         tables: list[Table] = []
@@ -203,13 +219,26 @@ class _Parts:
             from corewise.report.published import beside
 
             self._num_with_charts += 1
-            charts += charts_of(group, standing)
+            charts += [] if is_tuned else charts_of(group, standing)  # steps of a ladder are no grid
             besides = beside(group, standing, self.ask.publications)
             charts += [*besides.charts, *self._samples(group, standing)]
             tables += besides.tables
             citations.update(dict.fromkeys(besides.sources))
         results = results_table(group, standing, efficiencies_of(group))
         return charts, [*([results] if results is not None else []), *tables]
+
+    def _dynamic(self, group: Group, standing: Standing) -> "DynamicPart | None":
+        """What is to be said of changing thread widths, where they were measured."""
+        if "malleable" not in group.columns.get("execution", NO_VALUES).values:
+            return None
+        from corewise.report.dynamic import dynamic_part
+
+        return dynamic_part(group, standing, self.ask.publications)
+
+    def _tuning_charts(self, tuning: Tuning) -> list[Chart]:
+        from corewise.report.charts.ladder import tuning_charts
+
+        return tuning_charts(tuning)
 
     def _samples(self, group: Group, standing: Standing) -> list[Chart]:
         """The chart of raw samples, which are fetched for a few trials only."""

@@ -22,7 +22,9 @@ from corewise.report.columns import (
     run_rates,
 )
 from corewise.report.machines import machine_key, machine_labels
+from corewise.report.tunings import Tuning
 from corewise.report.words import short
+from corewise.report.workload_names import distinct_names
 from corewise.spec.record import Record
 from corewise.stats.many import LogMoments, log_moments
 from corewise.stats.values import Values
@@ -49,6 +51,7 @@ class Source:
     records: Sequence[Record]
     name: str = ""  # a shorter one, different for each
     whole_of: WholeOf = none_whole
+    tunings: Sequence[Tuning] = ()  # what was tuned with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Group:
     study: str
     question: str
     workload: str
+    workload_name: str  # a shorter one, different for each workload of the report
     mode: str
     records: Sequence[Record]  # ok
     sources: Sequence[Source]
@@ -190,10 +194,11 @@ def groups_of(sources: Sequence[Source], studies: Collection[str] | None = None)
                 key = (record.study, *(str(record.params.get(name, "")) for name in GROUPED_BY))
                 found.setdefault(key, []).append((record, source))
     order_of_studies = dict.fromkeys(study for study, *_ in found)
-    return [_group(key, found[key]) for study in order_of_studies for key in found if key[0] == study]
+    names = distinct_names({workload for _, workload, _ in found})
+    return [_group(key, found[key], names) for study in order_of_studies for key in found if key[0] == study]
 
 
-def _group(key: tuple[str, ...], members: Sequence[tuple[Record, Source]]) -> Group:
+def _group(key: tuple[str, ...], members: Sequence[tuple[Record, Source]], names: Mapping[str, str]) -> Group:
     study, workload, mode = key
     told = _told_columns(members)
     good = [i for i, (record, _) in enumerate(members) if record.status == "ok"]
@@ -209,6 +214,7 @@ def _group(key: tuple[str, ...], members: Sequence[tuple[Record, Source]]) -> Gr
         study=study,
         question=next((record.question for record, _ in members if record.question), ""),
         workload=workload,
+        workload_name=names[workload],
         mode=mode,
         records=[members[i][0] for i in good],
         sources=[members[i][1] for i in good],

@@ -14,6 +14,10 @@ _PRETTY = {
     "alexnet": "AlexNet",
     "resnext50_32x4d": "ResNeXt-50 32×4d",
     "wide_resnet101_2": "Wide ResNet-101-2",
+    "inception_v3": "Inception-v3",
+    "lstm_ensemble": "LSTM ensemble",
+    "two_tower": "two-tower recommender",
+    "mixture_of_experts": "mixture of experts",
     "matmul": "matrix product",
 }
 _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "execution", "data": "data"}
@@ -22,14 +26,8 @@ _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "e
 def workload_words(workload: str) -> str:
     """The workload's name as papers write it."""
     match = re.fullmatch(r"resnet(\d+)", workload)
-    name = _PRETTY.get(workload, _said(own_name(workload)))
+    name = _PRETTY.get(workload, _said(workload))
     return f"ResNet-{match[1]}" if match else name or "the workload"
-
-
-def own_name(workload: str) -> str:
-    """A workload of one's own, /home/me/mine.py:make, without its folder: mine.py:make."""
-    match = re.fullmatch(r".*[/\\]([^/\\]+\.py:\w+)", workload, flags=re.DOTALL)
-    return match[1] if match else workload
 
 
 def literal(text: str) -> str:
@@ -44,7 +42,7 @@ def _said(text: str) -> str:
 def task_words(group: Group) -> str:
     """What is computed: ResNet-50 training."""
     mode = _MODES.get(group.mode, _said(group.mode))
-    return f"{workload_words(group.workload)} {mode}".strip()
+    return f"{workload_words(group.workload_name)} {mode}".strip()
 
 
 def sample_noun(records: Sequence[Record]) -> str:

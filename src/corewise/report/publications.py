@@ -15,7 +15,17 @@ SUFFIXES = (".yaml", ".yml")
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Quantity = Literal[
-    "efficiency", "ratio", "share", "rate", "time", "bandwidth", "memory", "pixels", "batch", "shape"
+    "efficiency",
+    "ratio",
+    "share",
+    "rate",
+    "time",
+    "bandwidth",
+    "memory",
+    "pixels",
+    "batch",
+    "shape",
+    "assumption",
 ]
 
 

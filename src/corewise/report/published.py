@@ -69,6 +69,8 @@ def _chart(group: Group, best: int, publication: Publication, published: Publish
 
 
 def _rows(group: Group, publication: Publication, published: Published) -> Iterator[list[str]]:
+    if published.quantity == "assumption" or published.x == "statistic":
+        return  # the tables on dynamic threads have them
     source = f"{publication.short_citation}, {published.where}".rstrip(", ")
     for value in published.values:
         if value.workload in ("", group.workload):

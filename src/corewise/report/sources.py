@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from corewise.report.groups import Source, WholeOf, store_labels
+from corewise.report.tunings import read_tunings
 from corewise.report.words import counted, short
 from corewise.spec.record import Record
 from corewise.store.brief import brief
@@ -33,7 +34,8 @@ def read_sources(
             notices.append(f"{what} in {path} belong to trials that have another one, which stands.")
         fetch = _fetcher(store, places, {record.trial_id: record for record in extra})
         records += [brief(record) for record in extra]
-        sources.append(Source(label=str(path), records=records, name=name, whole_of=fetch))
+        tunings = read_tunings(path)
+        sources.append(Source(label=str(path), records=records, name=name, whole_of=fetch, tunings=tunings))
     return sources, notices
 
 

@@ -98,7 +98,7 @@ AXES: Mapping[str, Axis] = {
         _choice("batch_scope", "process global", "whether `batch` is one process's or all of them together"),
         _choice("dtype", "float32 bfloat16 float64 float16 int8", "number format of the computation"),
         _choice("memory_format", "contiguous channels_last blocked", "layout of images and weights"),
-        _choice("execution", "eager compile script", "how the model is executed"),
+        _choice("execution", "eager compile script malleable", "how the model is executed"),
         _choice(
             "freezing", "none fold full", "norms folded into convolutions, or all weights made constants"
         ),

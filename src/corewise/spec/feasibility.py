@@ -183,12 +183,26 @@ def _freezing(params: Params, here: Circumstances) -> Iterator[str]:
         if _traits(params, here).has_batch_norm is False:
             yield f"freezing: fold has nothing to fold: {params['workload']} has no batch normalisation"
         return
-    if execution == "eager":
+    if execution in ("eager", "malleable"):
         yield "freezing: full needs execution: compile or script"
     if params["device"] != "cpu" or params["math"] == "vanilla":
         yield "freezing: full prepares weights for oneDNN, which needs device: cpu and math: vendor"
     if execution == "script" and params["dtype"] in ("bfloat16", "float16"):
         yield f"freezing: full under execution: script does not follow dtype: {params['dtype']}; use compile"
+
+
+def _malleable(params: Params, here: Circumstances) -> Iterator[str]:
+    """Thread widths that change as a model runs."""
+    if params["execution"] != "malleable" or params["runtime"] != "torch":
+        return
+    if params["device"] != "cpu":
+        yield "execution: malleable changes the widths of CPU threads; device is cuda"
+    if params["mode"] == "train" and params["processes"] > 1:
+        yield "execution: malleable trains in one process; gradients of several are exchanged while it runs"
+    if params["bind"] == "core":
+        yield "execution: malleable pins its threads itself; leave bind: rank"
+    if params["openmp"] == "libiomp5":
+        yield "execution: malleable keeps teams of libgomp, which torch brings; openmp is libiomp5"
 
 
 def _numbers(params: Params, here: Circumstances) -> Iterator[str]:
@@ -280,8 +294,8 @@ def _refusal(workload: Workload, mode: str, args: Params) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_offered, _side_by_side, _images, _cores, _batch, _device, _int8, _gpu, _onednn, _freezing, _numbers),
-    *(_huge_pages, _numpy, _libraries, _loading, _size),
+    *(_offered, _side_by_side, _images, _cores, _batch, _device, _int8, _gpu, _onednn, _freezing),
+    *(_malleable, _numbers, _huge_pages, _numpy, _libraries, _loading, _size),
 )
 
 

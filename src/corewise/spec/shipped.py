@@ -30,23 +30,31 @@ def locate_study(path_or_name: str | Path) -> Path:
     """The file a path or the name of a ready-made study means; a UserError when there is none."""
     text = str(path_or_name)
     shipped = _shipped()
+    if text in shipped:
+        return shipped[text]
     if "/" not in text and not text.endswith(SUFFIXES):
-        if text in shipped:
-            return shipped[text]
         file = "" if not Path(text).is_file() else f" (for the file here, write ./{text})"
         raise UserError(f"no ready-made study {text!r}; {_hint(text, shipped)}{file}")
     path = Path(text).expanduser()
     if not path.exists():
-        ready_made = f"; the ready-made study is called {path.stem}" if path.stem in shipped else ""
+        named = [name for name in shipped if name.rpartition("/")[2] == path.stem]
+        ready_made = f"; the ready-made study is called {named[0]}" if named else ""
         raise UserError(f"{text}: no such file; check the path, or run `corewise list`{ready_made}")
     if not path.is_file():
         raise UserError(f"{text}: not a file; give the path of a study file")
     return path
 
 
+def study_name(path: Path) -> str:
+    """The name of the study in a file: that of a ready-made one, or of the file."""
+    return next((name for name, file in _shipped().items() if file == path), path.stem)
+
+
 def _shipped() -> dict[str, Path]:
+    """The ready-made studies by name, those in a folder with it: papers/dynamic-threads."""
     folder = Path(str(resources.files("corewise"))) / "studies"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+    return dict(sorted(found.items(), key=lambda pair: ("/" in pair[0], pair[0])))
 
 
 def _hint(text: str, shipped: dict[str, Path]) -> str:

@@ -16,7 +16,7 @@ from corewise.spec.expressions import Expression
 from corewise.spec.overrides import apply_overrides
 from corewise.spec.sections import SectionReader
 from corewise.spec.shipped import list_studies as list_studies
-from corewise.spec.shipped import locate_study
+from corewise.spec.shipped import locate_study, study_name
 from corewise.spec.trial import Protocol
 from corewise.spec.yaml_lines import Document, Mistake, mistakes_error, read_yaml
 
@@ -106,7 +106,7 @@ def load_study(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Study
     if python is not None and "/" in python:
         python = reader.absolute(python, ("python",))
     return Study(
-        name=path.stem,
+        name=study_name(path),
         path=path,
         question=" ".join(model.question.split()),
         workloads=tuple(workloads),

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from corewise.spec.errors import UserError
-from corewise.spec.record import Record, UnreadableRecord, utc_now
+from corewise.spec.record import RECORD_SCHEMA, STATUSES, Record, UnreadableRecord, utc_now
 from corewise.store.brief import outline
-from corewise.store.lines import Entry, scan, seal
+from corewise.store.lines import Entry, scan, seal, sealed_part
 from corewise.store.parts import Damage, Keep, Place, T
 from corewise.store.places import PlaceReader
 from corewise.store.reader import Contents, ReadResult, read_contents, read_files
@@ -22,6 +22,11 @@ STORE_SCHEMA = 1
 MARKER = "corewise-store.json"
 _PARTS = {"records", "work", "leases", "trials", "logs"}
 _TRIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+# How a record of this version begins; a sealed one that does can be read.
+_HEAD = re.compile(
+    rb'\{"schema":%d,"trial_id":"([A-Za-z0-9_.-]+)","study":"(?:[^"\\]|\\.)*","status":"(?:%b)",'
+    % (RECORD_SCHEMA, "|".join(STATUSES).encode())
+)
 
 
 class Store:
@@ -248,6 +253,10 @@ def _schema(entry: Entry) -> int | None:
 
 
 def _trial_ids(raw: bytes) -> Iterator[str]:
+    head = _HEAD.match(raw)
+    if head is not None and sealed_part(raw) is not None:  # as we write them: the rest need not be read
+        yield head[1].decode("ascii")
+        return
     for entry in scan([raw]):
         if entry.value is not None:
             try:

@@ -49,7 +49,9 @@ class Choice:
 def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirmed) -> Choice:
     """The winner by fresh runs alone: the best of the search, the hand setting, or the default."""
     default, notes = tunable.space.default, []
-    rivals = [each for each in dict.fromkeys((found.best, hand)) if each != default]
+    rivals = [
+        each for each in dict.fromkeys((found.best, hand)) if each != default and not found.is_rejected(each)
+    ]
     best: Setting = default
     gain: Comparison | None = None
     for rival in rivals:
@@ -134,7 +136,8 @@ class _Sides:
             interval=(low, high) if low is not None and high is not None else None,
             latency_s=metrics["latency_p50_s"],
             memory_bytes=metrics.get("peak_memory_bytes", 0.0),
-            compile_s=metrics.get("compile_s", 0.0),
+            gpu_memory_bytes=_gpu_memory(record),
+            compile_s=metrics.get("compile_s", metrics.get("planning_s", 0.0)),
             check_error=metrics.get("check_error", 0.0),
             command=self.cold[setting].command if setting in self.cold else record.command,
         )
@@ -221,6 +224,12 @@ def _tried(tunable: Answerable, judged: Judged, default: Judged | None) -> Tried
         check_error=judged.check_error,
         reason=judged.reason,
     )
+
+
+def _gpu_memory(record: Record) -> float:
+    """The most that the ranks of a run took on their GPUs."""
+    runs = [run.get("ranks") or () for run in record.runs]
+    return max((sum(rank.get("peak_gpu_memory_bytes", 0) for rank in ranks) for ranks in runs), default=0)
 
 
 def _why(record: Record | None) -> str:

@@ -1,6 +1,6 @@
 """What is claimed in the end is measured anew: fresh processes, interleaved, after the choice was made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from corewise.engine.plan import Plan
@@ -19,6 +19,7 @@ RUN_OVERHEAD_S = 0.5  # fork, result
 COLD_START_S = 3.0  # a framework is imported
 WARM_UP_STEPS = 6
 FEWEST_BESIDE = 3  # runs below which an interval says nothing
+OTHER_SHAPES = "the factory returns other shapes at every start"
 USUAL = 2  # the effort that time is set aside for
 
 
@@ -119,6 +120,15 @@ def confirm(
     records = store.records(only=set(ids)).records
     found = {ids[record.trial_id]: record for record in records}
     return Confirmed(found, whole)
+
+
+def require_same_shapes(records: Iterable[Record]) -> None:
+    """Refuses what differs from start to start: nothing can be said of it."""
+    runs = [run for record in records for run in record.runs]
+    told = dict.fromkeys(str(r["shapes"]) for run in runs for r in run.get("ranks") or () if "shapes" in r)
+    if len(told) > 1:
+        first, second, *_ = told
+        raise UserError(f"{OTHER_SHAPES} ({first}, then {second}): fix its seed, or its sizes")
 
 
 def require_budget(budget_s: float, spent_s: float, default: Judged, spoken_s: str) -> None:

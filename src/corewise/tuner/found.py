@@ -44,6 +44,10 @@ class Found:
     def score(self) -> float:
         return self.judged[self.best].score if self.best in self.judged else 0.0
 
+    def is_rejected(self, setting: Setting) -> bool:
+        """True when a setting was tried and cannot be used."""
+        return setting in self.judged and self.judged[setting].outcome == "rejected"
+
     def tied(self) -> tuple[Setting, ...]:
         """Settings raced against the best, or beaten by it, of which no difference was shown."""
         best = self.judged.get(self.best)

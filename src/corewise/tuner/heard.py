@@ -1,5 +1,6 @@
 """How a script's throughput is learnt while it runs: from its reports, from its output, or from the clock."""
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -9,36 +10,45 @@ from pathlib import Path
 from corewise.spec.errors import UserError
 
 NUMBER = r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)"
+ANY_NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?))"
 MIN_REPORTS = 3  # of a sampling: the first one began before it
 
 
-def read_pattern(text: str) -> re.Pattern[str]:
-    """The expression whose first group is a throughput; a UserError says what is wrong with it."""
+def read_pattern(text: str, option: str = "--throughput", number: str = NUMBER) -> re.Pattern[str]:
+    """The expression whose first group is a number; a UserError says what is wrong with it."""
+    example = "'{} img/s'" if option == "--throughput" else "'loss {}'"
     try:
-        pattern = re.compile(text.replace("{}", NUMBER))
+        pattern = re.compile(text.replace("{}", number))
     except re.error as problem:
-        raise UserError(f"--throughput {text}: not a regular expression: {problem}") from None
+        raise UserError(f"{option} {text}: not a regular expression: {problem}") from None
     if pattern.groups < 1:
         raise UserError(
-            f"--throughput {text}: put the number in parentheses, or write {{}} for it, as in '{{}} img/s'"
+            f"{option} {text}: put the number in parentheses, or write {{}} for it, as in {example}"
         )
     return pattern
 
 
 @dataclass
-class Output:
-    """Throughputs that a script prints, as they come."""
+class Printed:
+    """Numbers that a script prints, as they come."""
 
     path: Path
     pattern: re.Pattern[str]
+    only: str = ""  # lines that begin so, as those of one rank do
     offset: int = 0
     rest: str = ""
 
     def new(self) -> list[float]:
-        """The throughputs printed since the last call."""
+        """The numbers printed since the last call."""
+        return [number_of(text) for text in self.new_texts()]
+
+    def new_texts(self) -> list[str]:
+        """The same as they were printed."""
         text = self.rest + self._read()
         whole, newline, self.rest = text.rpartition("\n")
-        return [value for each in self.pattern.finditer(whole + newline) if (value := _number(each[1])) > 0]
+        if self.only:
+            whole = "\n".join(line for line in whole.split("\n") if line.startswith(self.only))
+        return [each[1] or "" for each in self.pattern.finditer(whole + newline)]
 
     def _read(self) -> str:
         try:
@@ -49,6 +59,14 @@ class Output:
             return ""
         self.offset += len(raw)
         return raw.decode("utf-8", "replace").replace("\r", "\n")
+
+
+class Output(Printed):
+    """Throughputs that a script prints."""
+
+    def new(self) -> list[float]:
+        """The throughputs printed since the last call."""
+        return [value for value in super().new() if 0 < value < math.inf]
 
 
 @dataclass
@@ -83,8 +101,9 @@ def middle(values: Sequence[float]) -> float:
     return statistics.median(values[1:] or values)
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
+    """The number in a text; NaN where there is none."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
-        return 0.0
+        return math.nan

@@ -70,6 +70,10 @@ class Journal:
         """Keep how fresh runs are measured, so that an interrupted confirmation goes on."""
         self._append(entry="chosen", protocols={role: asdict(each) for role, each in protocols.items()})
 
+    def answered(self, study: str, answer: Mapping[str, Any], headline: str, command: str) -> None:
+        """Keep an answer, so that a report can show it."""
+        self._append(entry="answered", study=study, headline=headline, command=command, answer=answer)
+
     def _append(self, *, entry: str, **values: Any) -> None:
         clean = {name: _finite(value) for name, value in values.items()}
         line = seal({"schema": SCHEMA, "entry": entry, **clean})

@@ -162,12 +162,13 @@ def _execution(traits: Traits, mode: str) -> Knob:
     under = traits.concurrent_under
     if under is not None:
         found += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
+    is_narrow = under is None and traits != Traits()  # of one's own workload nothing is known
     for execution in AXES["execution"].choices:
-        if execution != "eager":
+        if execution != "eager" and not (execution == "malleable" and is_narrow):
             found.append({"execution": execution})
             found += [{"execution": execution, "freezing": word} for word in freezing]
     compiled = frozenset(i for i, choice in enumerate(found) if choice["execution"] == "compile")
-    return Knob("execution", tuple(found), "operators are fused", costly=compiled)
+    return Knob("execution", tuple(found), "operators are fused, or run side by side", costly=compiled)
 
 
 def _kept(

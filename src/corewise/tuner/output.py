@@ -8,7 +8,7 @@ from corewise.spec.record import utc_now
 from corewise.spec.tuned import Measured, Subject, Tuned, write_tuned
 from corewise.tuner.answer import UNCONFIRMED
 from corewise.tuner.question import Tunable
-from corewise.tuner.result import UNIT, TuneResult
+from corewise.tuner.result import TuneResult
 
 
 def write_result(path: Path, tunable: Tunable, result: TuneResult) -> None:
@@ -43,5 +43,5 @@ def measured_of(result: TuneResult) -> Measured | None:
         default_interval=result.default.interval,
         speedup=result.speedup,
         speedup_interval=result.speedup_interval,
-        unit=UNIT,
+        unit=result.unit,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from corewise.report.words import duration, figure, memory, times
-from corewise.tuner.result import UNIT, Side, TuneResult
+from corewise.tuner.result import Side, TuneResult
 from corewise.tuner.words import answer_text, headline
 
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 260, 22, 280
@@ -24,7 +24,7 @@ def answer_html(result: TuneResult) -> str:
 
 def _table(result: TuneResult) -> str:
     rows = [("default", result.default), ("by hand", result.hand), ("best", result.best)]
-    header = "".join(f"<th>{escape(name)}</th>" for name in ("", "setting", UNIT, "latency", "memory"))
+    header = "".join(f"<th>{escape(name)}</th>" for name in ("", "setting", result.unit, "latency", "memory"))
     body = "".join(_row(name, side) for name, side in rows if side is not None)
     return f"<table><tr>{header}</tr>{body}</table>"
 

@@ -16,6 +16,8 @@ CLEARLY_WORSE_SDS = 4.0
 OBVIOUS, OBVIOUS_SDS = 0.08, 4.0  # apart by this much in every comparison, and by so many standard deviations
 FEWEST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 3, 6  # where it is obvious; otherwise at least and at most
 CONFIDENCE = 0.95
+UNLIKELY = 0.8  # two-sided: with one chance in ten of being worth it, a challenger is not raced any longer
+FORGIVEN_SDS = 5.0  # what differs by more was disturbed and says little of the next pair
 PRIOR_SD, PRIOR_DEGREES = 0.03, 4  # what neighbouring samplings usually differ by, before any is seen
 
 
@@ -30,18 +32,19 @@ class Noise:
         """Take in the pairs of one race."""
         if len(log_ratios) > 1:
             center = statistics.median(log_ratios)  # one disturbed pair shall not move it
-            self.squares += sum((each - center) ** 2 for each in log_ratios)
+            largest = FORGIVEN_SDS * self.sd
+            self.squares += sum(min(abs(each - center), largest) ** 2 for each in log_ratios)
             self.degrees += len(log_ratios) - 1
 
     @property
     def sd(self) -> float:
         return math.sqrt(self.squares / self.degrees)
 
-    def half_width(self, num_pairs: int, own: Sequence[float]) -> float:
+    def half_width(self, num_pairs: int, own: Sequence[float], confidence: float = CONFIDENCE) -> float:
         """Half the interval of a mean of so many pairs; their own scatter counts with the rest."""
         mine = Noise(self.squares, self.degrees)
         mine.learn(own)
-        return float(t_quantile(mine.degrees, (1 + CONFIDENCE) / 2)) * mine.sd / math.sqrt(num_pairs)
+        return float(t_quantile(mine.degrees, (1 + confidence) / 2)) * mine.sd / math.sqrt(num_pairs)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def race(incumbent: Racer, challenger: Entrant, noise: Noise, *, is_simpler: boo
     while True:
         pairs.append(_round(incumbent, racer, challenger_first=len(pairs) % 2 == 1))
         mean, half = _mean(pairs), noise.half_width(len(pairs), pairs)
-        enough = len(pairs) >= MIN_ROUNDS and (_is_plain(mean, half, worth) or len(pairs) == MAX_ROUNDS)
+        unlikely = mean + noise.half_width(len(pairs), pairs, UNLIKELY) < worth
+        plain = unlikely or _is_plain(mean, half, worth)
+        enough = len(pairs) >= MIN_ROUNDS and (plain or len(pairs) == MAX_ROUNDS)
         obvious = len(pairs) == FEWEST_ROUNDS and _is_obvious((first, *pairs), noise.sd)
         if enough or obvious:
             noise.learn(pairs)
@@ -129,7 +134,7 @@ def _is_obvious(found: Sequence[float], sd: float) -> bool:
 
 def _is_plain(mean: float, half: float, worth: float) -> bool:
     """True when more rounds would hardly change the outcome."""
-    return mean - half > worth or mean + half < worth or half < WORTH / 2
+    return mean - half > worth or half < WORTH / 2
 
 
 def _outcome(mean: float, half: float, worth: float, is_simpler: bool) -> Outcome:

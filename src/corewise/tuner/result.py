@@ -1,5 +1,6 @@
 """The answer of a tuning as values; words and pages are made of it elsewhere."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ class Side:
     interval: Interval | None = None  # None: not measured in fresh runs
     latency_s: float = 0.0
     memory_bytes: float = 0.0
+    gpu_memory_bytes: float = 0.0  # of a workload on a GPU
     compile_s: float = 0.0
     check_error: float = 0.0
     command: str = ""  # runs it once from a cold start
@@ -79,7 +81,9 @@ class TuneResult:
     seconds: float = 0.0
     code: Mapping[str, str] = field(default_factory=dict)  # setting -> the line that applies it
     command: str = ""  # of a script, as it was given
+    unit: str = UNIT
     output: str = ""
+    report: str = ""  # the page that shows it
     store: str = ""
     notes: tuple[str, ...] = ()
 
@@ -88,14 +92,23 @@ class TuneResult:
         """How many settings were started."""
         return len(self.tried)
 
+    @property
+    def study(self) -> str:
+        """The name under which its fresh runs are kept in the store."""
+        return f"tune {self.name}"
+
     def to_json(self) -> dict[str, Any]:
-        """The whole as plain JSON values."""
+        """The whole as plain JSON values; what is no finite number is null."""
+        values: dict[str, Any] = _finite(self._values())
+        return values
+
+    def _values(self) -> dict[str, Any]:
         return {
             "subject": self.name,
             "mode": self.mode,
             "batch": self.batch,
             "machine": self.machine,
-            "unit": UNIT,
+            "unit": self.unit,
             "verdict": self.verdict,
             "default": self.default.to_json(),
             "best": self.best.to_json(),
@@ -112,6 +125,7 @@ class TuneResult:
             "seconds": self.seconds,
             "code": dict(self.code),
             "output": self.output,
+            "report": self.report,
             "store": self.store,
             "notes": list(self.notes),
         }
@@ -127,3 +141,12 @@ class TuneResult:
         from corewise.tuner.page import answer_html
 
         return answer_html(self)
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON has no words for."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

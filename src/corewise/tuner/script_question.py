@@ -17,11 +17,16 @@ from corewise.spec.errors import UserError
 from corewise.spec.expressions import Expression
 from corewise.spec.feasibility import Circumstances, reasons_against
 from corewise.tuner.knobs import LOADER_WORKERS as LOADER_WORKERS_TRIED
-from corewise.tuner.knobs import Asked, Offer, knobs_for
+from corewise.tuner.knobs import Asked, Offer, knobs_for, together
 from corewise.tuner.script import Script, placeholders
 from corewise.tuner.space import Knob, LeftOut, Space
 from corewise.workloads.base import Traits
 
+MATH_LIBRARY = LeftOut(
+    "math library",
+    "wheels of torch and numpy carry theirs within, so no variable and no preloading exchanges it; "
+    "ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS and ATEN_CPU_CAPABILITY only take instructions away",
+)
 OUTSIDE = (*OUTSIDE_DEFAULTS, "loader_workers", "batch", "batch_scope")
 
 
@@ -62,7 +67,12 @@ class ScriptTunable:
 
 
 def make_script(
-    script: Script, fixed: Mapping[str, Any], *, distributed: bool, allow: Sequence[str] = ()
+    script: Script,
+    fixed: Mapping[str, Any],
+    *,
+    distributed: bool,
+    allow: Sequence[str] = (),
+    host: Host | None = None,
 ) -> ScriptTunable:
     """The script with its knobs here; a UserError where its command lacks what a wish needs."""
     names = placeholders(script.words)
@@ -73,7 +83,10 @@ def make_script(
         )
     if "batch_per_rank" in names and script.batch is None:
         raise UserError("{batch_per_rank} needs the global batch: give it with --batch")
-    host = read_host()
+    for name in fixed:
+        if name not in OUTSIDE:
+            raise UserError(f"--set {name}: can only be set inside the script; from outside: {_names()}")
+    host = host or read_host()
     prefix = Path(script.words[0]).absolute().parent.parent
     found = {name for name in PRELOADABLE if find_library(name, python_prefix=prefix) is not None}
     machine = planning_view(host, {name: Path(name) for name in found})
@@ -93,6 +106,7 @@ def make_script(
         batch=script.batch or 1,
         allow=(*allow, "batch-statistics") if distributed else allow,
         machine=machine,
+        may_use_gpu=True,
     )
     offer = knobs_for(asked, reason_against)
     inside = [knob for knob in offer.space.knobs if not _from_outside(knob.choices)]
@@ -101,13 +115,18 @@ def make_script(
     left_out = [LeftOut(knob.name, "can only be set inside the script") for knob in inside] + [
         each for each in left_out if not _is_inside(each)
     ]
+    left_out.append(MATH_LIBRARY)
     if not distributed:
         left_out.append(LeftOut("several processes", "--distributed allows them, with {batch_per_rank}"))
     if "loader_workers" in names or _reads_variable(script):
         workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
         kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
     base = {name: value for name, value in offer.space.base.items() if name in OUTSIDE}
-    return ScriptTunable(script, host, Offer(Space(base, kept), tuple(left_out)))
+    return ScriptTunable(script, host, Offer(Space(base, kept), together(left_out)))
+
+
+def _names() -> str:
+    return ", ".join(OUTSIDE_DEFAULTS)
 
 
 def _defaults() -> dict[str, Any]:

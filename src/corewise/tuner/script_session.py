@@ -19,23 +19,27 @@ from corewise.spec.tuned import Subject, Tuned, write_tuned
 from corewise.stats.estimate import process_interval
 from corewise.store.store import Store
 from corewise.tuner.answer import answer, choose
-from corewise.tuner.arena import Rejected
+from corewise.tuner.arena import Rejected, Sampling
 from corewise.tuner.confirm import Confirmed
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.journal import Journal
 from corewise.tuner.knobs import BY_HAND
 from corewise.tuner.output import measured_of
-from corewise.tuner.result import TuneResult
-from corewise.tuner.script import ScriptArena
+from corewise.tuner.result import UNIT, TuneResult
+from corewise.tuner.script_arena import ScriptArena
+from corewise.tuner.script_check import NOT_CHECKED
 from corewise.tuner.script_question import OUTSIDE, ScriptTunable
 from corewise.tuner.search import Search
-from corewise.tuner.session import Follower, Interrupted, Kept, host_lease
+from corewise.tuner.session import Follower, Interrupted, Kept, host_lease, kept_answer
 from corewise.tuner.space import Setting
 
 SEARCH_SHARE = 0.6
 MIN_STARTS, MAX_STARTS = 3, 8
 LIMIT_S = 600.0
+HOW_TO_TELL = (
+    "\nLet it print its rate (--throughput), call corewise.report_progress, or do so little that it ends."
+)
 LEAST_LIMIT_S = 60.0
 
 
@@ -54,6 +58,7 @@ class ScriptTuning:
         self.hand = space.near({**space.base, **BY_HAND})
         self.began = time.monotonic()
         self.found = Found(space.default)
+        self.unit = UNIT
 
     def run(self) -> TuneResult:
         """The answer; raises Interrupted with the best so far when the user stops it."""
@@ -63,6 +68,7 @@ class ScriptTuning:
             with host_lease(self.store, self.tunable):
                 self._search(arena)
                 confirmed = self._confirm(arena)
+            self.unit = "runs/s" if arena.by_clock else UNIT
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
@@ -70,7 +76,10 @@ class ScriptTuning:
         finally:
             arena.close()
         choice = choose(self.tunable, self.found, self.hand, confirmed)
-        result = answer(self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice)
+        notes = () if self.tunable.script.check is not None else (NOT_CHECKED,)
+        result = answer(
+            self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice, notes=notes
+        )
         return self._finished(result)
 
     def _search(self, arena: ScriptArena) -> None:
@@ -87,15 +96,31 @@ class ScriptTuning:
         try:
             default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))
         except Rejected as problem:
+            advice = HOW_TO_TELL if problem.kind == "timeout" else ""
             raise UserError(
-                f"the command does not run as it is, so nothing can be tuned: {problem}"
+                f"the command does not run as it is, so nothing can be tuned: {problem}{advice}"
             ) from None
         self._require_budget(default)
+        if self.tunable.script.check is not None:
+            self._require_repeatable(arena)
         if not self.remembered.finished:
             search.run(self.began + SEARCH_SHARE * self.budget_s)
         search.close()
         search.found.finished = search.found.finished or self.remembered.finished
         self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+
+    def _require_repeatable(self, arena: ScriptArena) -> None:
+        """The default's own numbers must not differ from start to start by more than a candidate's may."""
+        try:
+            scatter = arena.compare_defaults(LIMIT_S)
+        except Rejected as problem:
+            raise UserError(f"a second start of the command failed: {problem}") from None
+        if scatter > arena.reference.tolerance(num_processes=1):
+            raise UserError(
+                f"--check: two starts of the command printed numbers that differ by {100 * scatter:.2g} %: "
+                "nothing can be held to them; fix the seed of the script, or leave --check out"
+            )
+        arena.reference.scatter = scatter
 
     def _require_budget(self, default: Judged) -> None:
         spent_s = time.monotonic() - self.began
@@ -114,29 +139,29 @@ class ScriptTuning:
         """Every setting that matters started afresh, in turns, as often as the time left allows."""
         self.follower.phase("confirm")
         space = self.tunable.space
-        settings = list(
-            dict.fromkeys((space.default, self.found.best, self.hand, *space.steps(self.found.best)))
-        )
+        wanted = (space.default, self.found.best, self.hand, *space.steps(self.found.best))
+        settings = [each for each in dict.fromkeys(wanted) if not self.found.is_rejected(each)]
         default = self.found.judged[space.default]
         round_s = sum(self._start_s(self.found.judged.get(each, default)) for each in settings)
         left_s = self.began + self.budget_s - time.monotonic()
         num_starts = int(min(MAX_STARTS, max(MIN_STARTS, left_s // max(round_s, 0.1))))
-        rates: dict[Setting, list[float]] = {each: [] for each in settings}
+        runs: dict[Setting, list[Sampling]] = {each: [] for each in settings}
         reasons: dict[Setting, str] = {}
         dice = random.Random(self.tunable.name)
         for _ in range(num_starts):
             for setting in dice.sample(settings, len(settings)):
                 if setting not in reasons:
                     try:
-                        rates[setting].append(_fresh(arena, setting))
+                        runs[setting].append(_fresh(arena, setting))
                     except Rejected as problem:
                         reasons[setting] = problem.reason
-        records = {each: self._record(each, rates[each], reasons.get(each, "")) for each in settings}
+        records = {each: self._record(each, runs[each], reasons.get(each, "")) for each in settings}
         for record in records.values():
             self.store.append(record)
         return Confirmed(records)
 
-    def _record(self, setting: Setting, rates: Sequence[float], reason: str) -> Record:
+    def _record(self, setting: Setting, runs: Sequence[Sampling], reason: str) -> Record:
+        rates = [each.throughput for each in runs]
         params = self.tunable.space.params(setting)
         words = self.tunable.script.started_as(params, setting == self.tunable.space.default)
         told = hashlib.sha256(json.dumps([words, utc_now(), rates]).encode()).hexdigest()[:16]
@@ -144,6 +169,8 @@ class ScriptTuning:
         if rates and not reason:
             interval = process_interval(rates)
             metrics = {"samples_per_s": interval.value, "latency_p50_s": 1 / statistics.median(rates)}
+            metrics["check_error"] = max(each.check_error for each in runs)
+            metrics["peak_memory_bytes"] = max(each.memory_bytes for each in runs)
             if interval.low is not None and interval.high is not None:
                 metrics |= {"samples_per_s_low": interval.low, "samples_per_s_high": interval.high}
         return Record(
@@ -165,7 +192,10 @@ class ScriptTuning:
     def _finished(self, result: TuneResult) -> TuneResult:
         seconds = time.monotonic() - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
-        return replace(result, seconds=seconds, store=str(self.store.path), command=command)
+        store = str(self.store.path)
+        return kept_answer(
+            self.journal, replace(result, seconds=seconds, store=store, command=command, unit=self.unit)
+        )
 
 
 def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) -> None:
@@ -185,9 +215,9 @@ def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) 
     write_tuned(path, tuned)
 
 
-def _fresh(arena: ScriptArena, setting: Setting) -> float:
+def _fresh(arena: ScriptArena, setting: Setting) -> Sampling:
     entrant = arena.enter(setting, LIMIT_S)
     try:
-        return entrant.sample().throughput
+        return entrant.sample()
     finally:
         entrant.leave()

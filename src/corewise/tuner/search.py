@@ -19,7 +19,7 @@ MAX_PASSES = 8
 MAX_PAIRS = 24  # of choices tried together after a pass that changed nothing
 HOPELESS = -0.15  # a choice that lost by more is not tried again beside other choices
 LATENCY_SLACK = 0.02  # a latency within this of the default's is not worse
-FIRST_SAMPLINGS = 3  # of the default
+FIRST_SAMPLINGS, FEWEST_SAMPLINGS, LONG_STEP_S = 3, 2, 0.5  # of the default; fewer where its steps are long
 SLOWEST_START = 5.0  # times the usual, after which a candidate is given up
 LEAST_LIMIT_S = 30.0
 COSTLY_LIMIT_S = 240.0
@@ -61,8 +61,10 @@ class Search:
         self.arena.expect((self.space.default, *self.starts))
         racer = Racer(self.arena.enter(self.space.default, limit_s))
         self._incumbent = racer
-        for _ in range(FIRST_SAMPLINGS):
+        while len(racer.samplings) < FIRST_SAMPLINGS:
             racer.run()
+            if len(racer.samplings) == FEWEST_SAMPLINGS and racer.samplings[-1].latency_s > LONG_STEP_S:
+                break
         self._costs_s.append(self.arena.now() - began)
         judged = _described(racer.samplings, self.space.default, "default", start_s=racer.entrant.start_s)
         self._keep(judged)
@@ -140,9 +142,15 @@ class Search:
                 self._challenge_choice(knob, choice, deadline)
 
     def _climb(self, knob: int, deadline: float, *, is_first: bool) -> None:
-        """Up every ladder of the knob: first its end and its middle, then the neighbours of the best."""
+        """Up every ladder of the knob: first its end and its middle, then the neighbours of the best.
+
+        A ladder that branches off another is only followed from where the best stands on it.
+        """
+        seen: set[int] = set()
         for ladder in self.space.knobs[knob].ladders:
-            if is_first:
+            branches_off = ladder[0] in seen
+            seen.update(ladder)
+            if is_first and not branches_off:
                 for choice in dict.fromkeys((ladder[-1], ladder[len(ladder) // 2])):
                     self._challenge_choice(knob, choice, deadline)
             elif self.found.best[knob] not in ladder:

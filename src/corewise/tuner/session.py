@@ -1,11 +1,9 @@
 """One tuning from beginning to end: search, fresh runs, cold starts, answer; goes on where one stopped."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol as Interface
 
 from corewise.engine.heartbeat import Heartbeat
@@ -28,6 +26,7 @@ from corewise.tuner.confirm import (
     fitting_effort,
     protocols_for,
     require_budget,
+    require_same_shapes,
 )
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged, Watcher
@@ -39,6 +38,7 @@ from corewise.tuner.question import Tunable
 from corewise.tuner.result import TuneResult
 from corewise.tuner.search import Search
 from corewise.tuner.space import Setting
+from corewise.tuner.words import headline
 
 LEAST_SHARE, MOST_SHARE = 0.25, 0.6  # of the budget, set aside for fresh runs
 LEAST_LIMIT_S, LONGEST_RUN = 120.0, 20.0  # of a fresh run: seconds, and times the default's start
@@ -160,13 +160,15 @@ class Tuning:
         space, best = self.tunable.space, self.found.best
         roles = dict.fromkeys((space.default, best), MAIN)
         for setting in (self.hand, *space.steps(best)):
-            roles.setdefault(setting, BESIDE)
+            if not self.found.is_rejected(setting):
+                roles.setdefault(setting, BESIDE)
         return roles
 
     def _confirm(self) -> tuple[Confirmed, Choice]:
         self.follower.phase("confirm")
         roles = self._roles()
         confirmed = confirm(self.tunable, self.store, self.follower.observer(), roles, self._protocols(roles))
+        require_same_shapes(confirmed.records.values())
         default = confirmed.records.get(self.tunable.space.default)
         if default is None or default.status != "ok":
             reason = default.reason if default is not None else "no record"
@@ -205,7 +207,13 @@ class Tuning:
 
     def _finished(self, result: TuneResult) -> TuneResult:
         seconds = time.monotonic() - self.began + self.remembered.seconds
-        return replace(result, seconds=seconds, store=str(self.store.path))
+        return kept_answer(self.journal, replace(result, seconds=seconds, store=str(self.store.path)))
+
+
+def kept_answer(journal: Journal, result: TuneResult) -> TuneResult:
+    """The result, once the journal has it."""
+    journal.answered(result.study, result.to_json(), headline(result), result.best.command)
+    return result
 
 
 @contextmanager
@@ -233,12 +241,3 @@ class Kept:
     def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
         self.journal.judged(found)
         self.follower.judged(found, incumbent, score)
-
-
-def require_output(path: Path) -> None:
-    """A file that cannot be written is told before anything is measured."""
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{path} cannot be written; name a file in a folder that you can write to: --output")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise UserError(f"{path} exists and is not yours to write; name another file with --output")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from corewise.report.words import clean, counted, duration, figure, memory, times
-from corewise.tuner.answer import FASTER, NO_DIFFERENCE
+from corewise.tuner.answer import FASTER, NO_DIFFERENCE, UNCONFIRMED
 from corewise.tuner.durations import spoken
-from corewise.tuner.result import UNIT, Side, Tried, TuneResult
+from corewise.tuner.result import Side, Tried, TuneResult
 
 SHOWN_LATENCIES = 8
 
@@ -22,6 +22,7 @@ def answer_text(result: TuneResult) -> str:
         _rejected(result),
         _lines("Not tried", [f"{clean(each.what)}: {clean(each.reason)}" for each in result.left_out]),
         _how_to_use(result),
+        _lines("Charts of it", [f"{result.report}"] if result.report else []),
     )
     return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
 
@@ -33,15 +34,18 @@ def headline(result: TuneResult) -> str:
         return f"{result.best.words}: {gain} as fast as the default."
     if result.verdict == NO_DIFFERENCE:
         return "No difference: nothing that was tried is faster than the default here. Leave it as it is."
-    so_far = f"about {times(result.speedup)} the default" if result.best.words != "default" else "the default"
-    return f"Stopped. Best so far: {result.best.words}, {so_far}; not confirmed by fresh runs."
+    if result.best.words == result.default.words:
+        return "Stopped before anything faster than the default was found."
+    gain = f"about {times(result.speedup)} the default"
+    return f"Stopped. Best so far: {result.best.words}, {gain}; not confirmed by fresh runs."
 
 
 def _headline(result: TuneResult) -> Iterator[str]:
     batch = "" if result.command else f", batch {result.batch}"
     yield f"{clean(result.name)}{batch}, on {result.machine}"
     yield headline(result)
-    search = "" if result.finished else "; the search was cut short by its budget"
+    cut = not result.finished and result.verdict != UNCONFIRMED
+    search = "; the search was cut short by its budget" if cut else ""
     yield f"{counted(result.trials, 'setting')} started, {spoken(result.seconds)}{search}."
 
 
@@ -52,7 +56,7 @@ def _sides(result: TuneResult) -> Iterator[str]:
     if result.best.words != result.default.words:
         rows.append((f"best ({result.best.words})", result.best))
     yield from aligned(
-        ["", UNIT, "latency", "memory", "compile", "error"],
+        ["", result.unit, "latency", "memory", "GPU memory", "compile", "error"],
         [[clean(name), *_figures(side, bool(result.command))] for name, side in rows],
     )
 
@@ -63,8 +67,9 @@ def _figures(side: Side, is_script: bool) -> list[str]:
         figure(side.throughput, low, high),
         duration(side.latency_s) if side.latency_s and not is_script else "-",
         memory(side.memory_bytes) if side.memory_bytes else "-",
+        memory(side.gpu_memory_bytes) if side.gpu_memory_bytes else "-",
         duration(side.compile_s) if side.compile_s else "-",
-        f"{side.check_error:.1e}" if not is_script else "-",
+        f"{side.check_error:.1e}" if side.check_error or not is_script else "-",
     ]
 
 
@@ -77,7 +82,7 @@ def _ladder(result: TuneResult) -> Iterator[str]:
         low, high = step.gain_interval or (None, None)
         gain = times(step.gain, low, high)
         rows.append([f"+ {clean(step.words)}", figure(step.side.throughput), gain, times(step.total)])
-    yield from aligned(["", UNIT, "over the step before", "over the default"], rows)
+    yield from aligned(["", result.unit, "over the step before", "over the default"], rows)
 
 
 def _latencies(result: TuneResult) -> Iterator[str]:

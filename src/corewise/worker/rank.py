@@ -207,7 +207,9 @@ class _BeforeSampling:
             "warmup_s": self.warm_up.total_s,
             "num_warmup_steps": float(self.warm_up.num_steps),
         }
-        if trial.params["execution"] != "eager":
+        if trial.params["execution"] == "malleable":
+            found["planning_s"] = float(self.proofs.get("planning_s", 0.0))
+        elif trial.params["execution"] != "eager":
             first_call_s = float(self.proofs.get("first_call_s", first_step_s))
             found["compile_s"] = max(0.0, first_call_s - expected_s)
         return found

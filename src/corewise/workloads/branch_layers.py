@@ -32,8 +32,8 @@ class Join(Layer):
 class Branches(Layer):
     """Layers over the same input that do not need each other, and how their outputs are joined.
 
-    concatenate: side by side along the features; channels: the same for images; sum: added up; dot: the scalar
-    product of two vectors; stack: one above the other, before the features.
+    concatenate: side by side along the features; channels: the same for images; sum: added up; dot: the
+    scalar product of two vectors; stack: one above the other, before the features.
     """
 
     branches: Tuple[Layer, ...]

@@ -29,6 +29,7 @@ from corewise.runtimes.base import WorkloadError
 from corewise.workloads.base import Work
 
 SUFFIX = ".py"
+NATIVE_SUFFIXES = (".cpp", ".h")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,12 +180,17 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-@functools.lru_cache(maxsize=1)
 def _built_in_hash() -> str:
+    return package_hash("corewise.workloads", "corewise.runtimes")
+
+
+@functools.cache
+def package_hash(*packages: str) -> str:
+    """The sha256 of all source in some of Corewise's packages."""
     from importlib.resources import files  # also reads from a zip archive
 
     digest = hashlib.sha256()
-    for package in ("corewise.workloads", "corewise.runtimes"):
+    for package in packages:
         for relative, content in _sources(files(package), package):
             digest.update(f"{relative}\0{len(content)}\0".encode())
             digest.update(content)
@@ -192,9 +198,9 @@ def _built_in_hash() -> str:
 
 
 def _sources(folder: Any, name: str) -> Iterator[Tuple[str, bytes]]:
-    """The Python files under a folder, in the order of their names."""
+    """The source files under a folder, in the order of their names."""
     for entry in sorted(folder.iterdir(), key=lambda e: str(e.name)):
         if entry.is_dir():
             yield from _sources(entry, f"{name}/{entry.name}")
-        elif entry.name.endswith(SUFFIX):
+        elif entry.name.endswith((SUFFIX, *NATIVE_SUFFIXES)):
             yield f"{name}/{entry.name}", entry.read_bytes()

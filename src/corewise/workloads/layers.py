@@ -112,7 +112,6 @@ class BatchNorm(Layer):
 
     channels: int
     epsilon: float = 1e-5
-    sees_few: bool = False  # values of a channel: statistics of a small batch are ill-conditioned
 
     def output_shape(self, shape: Shape) -> Shape:
         _expect(self, shape, self.channels, 3)

@@ -26,9 +26,8 @@ class ForwardRun : public Run {
       const std::vector<std::vector<int>>& tasks,
       Values& values,
       const Schedule& schedule,
-      Sleeper& caller,
-      std::vector<Event>* timeline)
-      : Run(schedule, caller, timeline),
+      Sleeper& caller)
+      : Run(schedule, caller),
         graph_(graph),
         tasks_(tasks),
         values_(values),
@@ -71,7 +70,7 @@ class ForwardRun : public Run {
 class SoleRun : public Run {
  public:
   SoleRun(const Schedule& schedule, Sleeper& caller, std::function<void()> action)
-      : Run(schedule, caller, nullptr), action_(std::move(action)) {}
+      : Run(schedule, caller), action_(std::move(action)) {}
   void perform(int) override { action_(); }
 
  private:

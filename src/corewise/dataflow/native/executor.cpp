@@ -1,206 +1,159 @@
-// The Python side of the executor: graphs, lanes and runs as Python objects.
+// Training: the backward pass of a whole program as one node of torch's graph, run task by task on the lanes.
 #include "executor.h"
 
-#include <pybind11/pybind11.h>
+#include <ATen/ops/ones_like.h>
 
-namespace torch {
-void translate_exception_to_python(const std::exception_ptr& error);
-}
+#include "training.h"
 
 namespace corewise {
 
-std::vector<int> ints(py::handle sequence) {
-  std::vector<int> found;
-  for (py::handle item : sequence) found.push_back(item.cast<int>());
-  return found;
+void Executor::allow_training(Schedule schedule) {
+  backward = std::move(schedule);
+  borders = std::make_shared<Borders>(*graph, tasks);
 }
 
-// Calls it and turns what it throws into the exception that plain torch would raise.
-template <class Action>
-auto translated(const Action& action) {
-  try {
-    return action();
-  } catch (const py::error_already_set&) {
-    throw;
-  } catch (const py::builtin_exception&) {
-    throw;
-  } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
-    throw py::error_already_set();
-  }
-}
+// The whole program as one node of the caller's graph.
+struct ProgramBackward : Node {
+  ProgramBackward(std::shared_ptr<Executor> executor, Tape&& tape) : executor(std::move(executor)), tape(std::move(tape)) {}
 
-std::shared_ptr<Graph> make_graph(
-    int num_values, py::list calls, py::list brought, py::list outputs, bool is_random, py::object ref) {
-  return translated([&] {
-    auto graph = std::make_shared<Graph>();
-    graph->num_values = num_values;
-    graph->num_uses.resize(num_values);
-    graph->brought = ints(brought);
-    graph->outputs = ints(outputs);
-    graph->is_random = is_random;
-    for (py::handle call : calls) {
-      graph->ops.push_back(make_op(call, ref));
-      for (int value : graph->ops.back().reads) ++graph->num_uses[value];
-    }
-    for (int value : graph->outputs) ++graph->num_uses[value];
-    return graph;
-  });
-}
-
-IValue given(py::handle object) {
-  if (object.is_none()) return IValue();
-  if (PyBool_Check(object.ptr())) return IValue(object.cast<bool>());
-  if (PyLong_Check(object.ptr())) return IValue(object.cast<int64_t>());
-  if (PyFloat_Check(object.ptr())) return IValue(object.cast<double>());
-  if (PyUnicode_Check(object.ptr())) return IValue(object.cast<std::string>());
-  return torch::jit::toIValue(object, c10::TensorType::get(), std::nullopt);
-}
-
-void bring(const Graph& graph, const py::list& values, std::vector<IValue>& items) {
-  TORCH_CHECK(static_cast<int>(values.size()) == graph.num_values, "a list of all the program's values is needed");
-  for (int value : graph.brought) items[value] = given(values[value]);
-}
-
-Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, size_t num_tasks) {
-  Schedule schedule;
-  std::map<std::vector<int>, int> seen;
-  for (py::handle cpus : lane_cpus) {
-    const auto numbers = ints(cpus);
-    schedule.workers.push_back(schedule.workers.empty() ? nullptr : lanes.worker(numbers, seen[numbers]++));
-  }
-  schedule.lanes.resize(schedule.workers.size());
-  std::vector<int> step_of(num_tasks, -1);
-  std::vector<std::vector<int>> after;
-  for (py::handle item : steps) {
-    const auto it = py::reinterpret_borrow<py::tuple>(item);
-    const int number = static_cast<int>(schedule.steps.size());
-    const int task = it[0].cast<int>(), lane = it[1].cast<int>();
-    step_of.at(task) = number;
-    schedule.steps.push_back(
-        Step{task, lane, it[2].cast<int>(), it[3].cast<int>(), schedule.lanes.at(lane).empty(), 0, {}});
-    schedule.lanes[lane].push_back(number);
-    after.push_back(ints(it[4]));
-  }
-  for (size_t step = 0; step < after.size(); ++step)
-    for (int task : after[step]) {
-      Step& earlier = schedule.steps.at(step_of.at(task));
-      if (earlier.lane == schedule.steps[step].lane) continue;  // the lane's own order sees to it
-      earlier.dependents.push_back(static_cast<int>(step));
-      ++schedule.steps[step].num_after;
-    }
-  return schedule;
-}
-
-std::shared_ptr<Executor> make_executor(
-    std::shared_ptr<Graph> graph, std::shared_ptr<Lanes> lanes, py::list tasks, py::list lane_cpus, py::list steps, py::object back) {
-  return translated([&] {
-    std::vector<std::vector<int>> calls;
-    for (py::handle task : tasks) calls.push_back(ints(task));
-    Schedule forward = make_schedule(*lanes, lane_cpus, steps, calls.size());
-    auto executor = std::make_shared<Executor>(graph, lanes, std::move(calls), std::move(forward));
-    if (!back.is_none()) {
-      const auto it = py::reinterpret_borrow<py::tuple>(back);
-      executor->allow_training(make_schedule(*lanes, it[0], it[1], executor->tasks.size()));
-    }
-    return executor;
-  });
-}
-
-void add_events(py::handle events, const std::vector<Event>& timeline) {
-  for (const Event& it : timeline)
-    events.attr("append")(py::make_tuple(it.task, it.lane, it.start_ns, it.end_ns));
-}
-
-void warn(const std::vector<Warned>& warnings) {
-  for (const Warned& it : warnings) {
-    PyObject* category = it.is_deprecation ? PyExc_DeprecationWarning : PyExc_UserWarning;
-    if (PyErr_WarnEx(category, it.message.c_str(), 1) != 0) throw py::error_already_set();
-  }
-}
-
-// Computes the outputs and puts them in their places of the list.
-void run(std::shared_ptr<Executor> executor, py::list values, py::object events) {
-  translated([&] {
-    const Graph& graph = *executor->graph;
-    Values held(graph);
-    bring(graph, values, held.items);
-    std::vector<Event> timeline;
+  variable_list apply(variable_list&& arriving) override {
+    TORCH_CHECK(!is_released, torch::autograd::ERR_BACKWARD_TWICE);
+    if (c10::GradMode::is_enabled()) return differentiable(std::move(arriving));
+    std::vector<bool> is_wanted(executor->borders->made_by.size(), true);
+    for (size_t i = 0; i < sources.size(); ++i) is_wanted[sources[i]] = task_should_compute_output(i);
     Warnings warnings;
-    {
-      py::gil_scoped_release without_lock;
-      executor->run(executor, held, events.is_none() ? nullptr : &timeline, warnings);
+    Warning<BackwardRun> run(
+        warnings, *executor->borders, tape, is_wanted, torch::autograd::get_current_graph_task_keep_graph(),
+        executor->backward, executor->lanes->caller);
+    for (size_t i = 0; i < outputs.size(); ++i) run.gradients[outputs[i]] = std::move(arriving[i]);
+    executor->run_backward(run);
+    for (const Warned& it : warnings.taken()) TORCH_WARN(it.message);
+    variable_list found;
+    for (int value : sources) found.push_back(is_wanted[value] ? run.summed(value) : at::Tensor());
+    return found;
+  }
+
+  void release_variables() override {
+    is_released = true;
+    tape.ends.clear();
+    tape.begins.clear();
+    originals.clear();
+  }
+  std::string name() const override { return "MalleableBackward"; }
+
+  std::shared_ptr<Executor> executor;
+  Tape tape;
+  std::vector<int> outputs;  // value numbers of this node's inputs
+  std::vector<int> sources;  // value numbers of what the gradients are for
+  std::vector<IValue> originals;  // what was brought, with constants
+  std::vector<int64_t> versions;
+  bool is_released = false;
+
+ private:
+  // For gradients of gradients: the program once more in one piece, from what it was given.
+  variable_list differentiable(variable_list&& arriving) {
+    TORCH_CHECK(
+        executor->graph->may_repeat,
+        "gradients of gradients need the program once more, and it draws random numbers or writes to buffers: "
+        "call the model itself for them");
+    std::vector<IValue> values = originals;
+    edge_list ends, begins;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      TORCH_CHECK(
+          values[sources[i]].toTensor()._version() == versions[i],
+          "one of the variables needed for gradient computation has been modified by an inplace operation");
+      ends.push_back(torch::autograd::impl::gradient_edge(values[sources[i]].toTensor()));
     }
-    if (!events.is_none()) add_events(events, timeline);
-    warn(warnings.taken());
-    for (int value : graph.outputs) values[value] = torch::jit::toPyObject(std::move(held.items[value]));
-    return true;
-  });
+    call_all(*executor->graph, counted(executor->graph->ops.size(), false), values);
+    variable_list wanted;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (arriving[i].defined()) {
+        begins.push_back(torch::autograd::impl::gradient_edge(values[outputs[i]].toTensor()));
+        wanted.push_back(arriving[i]);
+      }
+    return torch::autograd::Engine::get_default_engine().execute(begins, wanted, true, true, false, ends);
+  }
+};
+
+void Executor::run(
+    const std::shared_ptr<Executor>& self, Values& values, Warnings& warnings) {
+  if (wants_gradients(values)) return train(self, values, warnings);
+  Warning<ForwardRun> run(warnings, *graph, tasks, values, forward_, lanes->caller);
+  lanes->run(run, up_, check_signals);
+  note(run, forward_timeline_);
 }
 
-std::shared_ptr<Values> record(std::shared_ptr<Graph> graph, py::list brought) {
-  return translated([&] {
-    auto values = std::make_shared<Values>(*graph);
-    bring(*graph, brought, values->items);
-    py::gil_scoped_release without_lock;
-    std::vector<int> all(graph->ops.size());
-    std::iota(all.begin(), all.end(), 0);
-    call_all(*graph, all, values->items);
-    return values;
-  });
+void Executor::train(
+    const std::shared_ptr<Executor>& self, Values& values, Warnings& warnings) {
+  const std::vector<IValue> originals = values.items;
+  Tape tape(*borders);
+  Warning<TrainingForwardRun> run(
+      warnings, *graph, tasks, *borders, values, tape, forward_, lanes->caller);
+  lanes->run(run, up_, check_signals);
+  note(run, forward_timeline_);
+  auto node = make_node<ProgramBackward>(self, std::move(tape));
+  for (int value : graph->brought) {
+    const IValue& it = originals[value];
+    if (!it.isTensor() || !it.toTensor().defined() || !it.toTensor().requires_grad()) continue;
+    node->sources.push_back(value);
+    node->versions.push_back(it.toTensor()._version());
+    node->add_next_edge(torch::autograd::impl::gradient_edge(it.toTensor()));
+  }
+  for (int value : graph->outputs) {
+    if (!node->tape.begins[value].is_valid()) continue;  // what was brought goes out as it is
+    at::Tensor output = values.items[value].toTensor().tensor_data();
+    node->outputs.push_back(value);
+    const auto number = node->add_input_metadata(output);
+    torch::autograd::impl::set_gradient_edge(output, Edge(node, number));
+    values.items[value] = output;
+  }
+  node->originals = originals;
 }
 
-py::list as_list(const std::vector<int64_t>& numbers) {
-  py::list found;
-  for (int64_t number : numbers) found.append(number);
-  return found;
-}
-
-py::list measure(
-    std::shared_ptr<Lanes> lanes, std::shared_ptr<Graph> graph, std::shared_ptr<Values> values, py::list calls,
-    py::list before, py::list cpus, int repeats, double limit_s) {
-  return translated([&] {
-    const auto measured = ints(calls), earlier = ints(before), where = ints(cpus);
-    std::vector<int64_t> found;
-    {
-      py::gil_scoped_release without_lock;
-      found = measure_calls(*lanes, *graph, values->items, measured, earlier, where, repeats, int64_t(limit_s * 1e9));
+// Nanoseconds of a task's backward, for gradients of ones.
+int64_t backward_ns(const Borders& borders, const Tape& tape, int task, const std::vector<IValue>& values) {
+  c10::NoGradGuard no_grad;
+  edge_list begins, ends;
+  variable_list arriving;
+  for (int value : borders.of_task[task].gives)
+    if (tape.begins[value].is_valid()) {
+      begins.push_back(tape.begins[value]);
+      arriving.push_back(at::ones_like(values[value].toTensor()));
     }
-    return as_list(found);
-  });
+  for (int use : borders.of_task[task].uses)
+    if (tape.ends[use]) ends.emplace_back(tape.ends[use], 0);
+  const int64_t start = now_ns();
+  if (!begins.empty() && !ends.empty())
+    torch::autograd::Engine::get_default_engine().execute(begins, arriving, false, false, false, ends);
+  return now_ns() - start;
 }
 
-py::tuple measure_training(
-    std::shared_ptr<Executor> executor, std::shared_ptr<Values> values, int task, py::list cpus, int repeats, double limit_s) {
-  return translated([&] {
-    const auto where = ints(cpus);
-    std::pair<std::vector<int64_t>, std::vector<int64_t>> found;
-    {
-      py::gil_scoped_release without_lock;
-      found = measure_task(*executor, values->items, task, where, repeats, int64_t(limit_s * 1e9));
-    }
-    return py::make_tuple(as_list(found.first), as_list(found.second));
+// Nanoseconds of a task's forward and of its backward, alone on these CPUs.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> measure_task(
+    Executor& executor, std::vector<IValue> values, int task, const std::vector<int>& cpus, int repeats, int64_t limit_ns) {
+  const Graph& graph = *executor.graph;
+  const Borders& borders = *executor.borders;
+  std::vector<int64_t> there, back;
+  const Schedule schedule = sole_schedule(*executor.lanes, cpus);
+  SoleRun run(schedule, executor.lanes->caller, [&] {
+    Tape tape(borders);
+    const auto forward = [&] {
+      for (int call : executor.tasks[task])
+        call_cut(
+            graph, borders, tape, call, [&](int value) -> const IValue& { return values[value]; },
+            [&](int value, IValue&& result) { values[value] = std::move(result); });
+      note_begins(borders, tape, task, values);
+    };
+    const int64_t until = now_ns() + limit_ns;
+    do {
+      const int64_t start = now_ns();
+      forward();
+      there.push_back(now_ns() - start);
+      back.push_back(backward_ns(borders, tape, task, values));
+    } while (static_cast<int>(there.size()) < repeats && now_ns() < until);
   });
-}
-
-PYBIND11_MODULE(COREWISE_MODULE, module) {
-  py::class_<Graph, std::shared_ptr<Graph>>(module, "Graph");
-  py::class_<Values, std::shared_ptr<Values>>(module, "Values");
-  py::class_<Executor, std::shared_ptr<Executor>>(module, "Executor");
-  py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes")
-      .def(py::init<>())
-      .def("usable", &Lanes::usable)
-      .def("num_threads", &Lanes::num_threads)
-      .def("close", &Lanes::close, py::call_guard<py::gil_scoped_release>());
-  module.def("graph", &make_graph);
-  module.def("executor", &make_executor);
-  module.def("run", &run);
-  module.def("last_backward", [](std::shared_ptr<Executor> executor, py::list events) {
-    add_events(events, executor->backward_timeline());
-  });
-  module.def("record", &record);
-  module.def("measure", &measure);
-  module.def("measure_training", &measure_training);
+  executor.lanes->run(run, {0}, check_signals);
+  return {there, back};
 }
 
 }  // namespace corewise

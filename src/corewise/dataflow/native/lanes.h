@@ -104,14 +104,13 @@ inline thread_local bool inside_a_run = false;
 // the bodies of later tasks are skipped, so that the error is the one that program order meets first.
 class Run {
  public:
-  Run(const Schedule& schedule, Sleeper& caller, std::vector<Event>* timeline)
-      : schedule_(schedule),
+  Run(const Schedule& schedule, Sleeper& caller)
+      : timeline(schedule.steps.size()),
+        schedule_(schedule),
         caller_(caller),
-        timeline_(timeline),
         remaining_(new std::atomic<int>[schedule.steps.size()]),
         working_lanes_(0) {
     for (size_t s = 0; s < schedule.steps.size(); ++s) remaining_[s].store(schedule.steps[s].num_after);
-    if (timeline) timeline->resize(schedule.steps.size());
   }
   virtual ~Run() = default;
   virtual void perform(int task) = 0;
@@ -127,7 +126,8 @@ class Run {
     rethrow();
   }
   bool stopped(int task) const { return rank(task) > failed_.load(std::memory_order_relaxed); }
-  Worker* worker_of(int lane) const { return schedule_.workers[lane]; }
+
+  std::vector<Event> timeline;  // of each step
 
  private:
   void guarded(int task) {
@@ -150,13 +150,9 @@ class Run {
   }
   void do_step(int step) {
     const Step& it = schedule_.steps[step];
-    if (timeline_) {
-      const int64_t start = now_ns();
-      guarded(it.task);
-      (*timeline_)[step] = Event{it.task, it.planned_lane, start, now_ns()};
-    } else {
-      guarded(it.task);
-    }
+    const int64_t start = now_ns();
+    guarded(it.task);
+    timeline[step] = Event{it.task, it.planned_lane, start, now_ns()};
     for (int dependent : it.dependents)
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }
@@ -172,7 +168,6 @@ class Run {
 
   const Schedule& schedule_;
   Sleeper& caller_;
-  std::vector<Event>* timeline_;
   std::unique_ptr<std::atomic<int>[]> remaining_;
   std::atomic<int> working_lanes_;
   std::atomic<int> failed_{INT32_MAX};

@@ -127,9 +127,8 @@ class TrainingForwardRun : public ForwardRun {
       Values& values,
       Tape& tape,
       const Schedule& schedule,
-      Sleeper& caller,
-      std::vector<Event>* timeline)
-      : ForwardRun(graph, tasks, values, schedule, caller, timeline), borders_(borders), tape_(tape) {}
+      Sleeper& caller)
+      : ForwardRun(graph, tasks, values, schedule, caller), borders_(borders), tape_(tape) {}
 
   void perform(int task) override {
     ForwardRun::perform(task);
@@ -167,9 +166,8 @@ class BackwardRun : public Run {
       const std::vector<bool>& is_wanted,
       bool keep_graph,
       const Schedule& schedule,
-      Sleeper& caller,
-      std::vector<Event>* timeline)
-      : Run(schedule, caller, timeline),
+      Sleeper& caller)
+      : Run(schedule, caller),
         gradients(borders.made_by.size()),
         borders_(borders),
         tape_(tape),

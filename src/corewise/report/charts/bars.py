@@ -67,7 +67,7 @@ def shapes_chart(group: Group, best: int) -> Chart | None:
     held = _rest_words(group, layout)
     fastest = shape_words(*(group.points[best][n] for n in WIDTHS))
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "processes-threads"),
+        key=key_of(group.study, group.workload_name, group.mode, "processes-threads"),
         title=f"{task_words(group)}: processes × threads",
         spec=spec,
         caption=caption_joined(
@@ -137,7 +137,7 @@ def choice_chart(group: Group, name: str, best: int) -> Chart | None:
     base_words, each = value_words(name, values[0]), listed([value_words(name, v) for v in values], 6)
     cut = f"The {len(settings)} fastest of {num_all:,} settings are drawn." if num_all > len(settings) else ""
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, name),
+        key=key_of(group.study, group.workload_name, group.mode, name),
         title=f"{task_words(group)}: {axis_title(name)}",
         spec=_bar_spec(group, layout, rows, labels, "", flat=True),
         caption=caption_joined(

@@ -39,7 +39,7 @@ def heat_chart(group: Group, x: str, y: str, highest: Sequence[int]) -> Chart | 
     frames = f"{'frames' if equal else 'frame'}: the highest{equal}"
     at = point_words({name: group.points[best].get(name) for name in (x, y)})
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "map", y, x),
+        key=key_of(group.study, group.workload_name, group.mode, "map", y, x),
         title=f"{task_words(group)}: map of {axis_title(y)} × {axis_title(x)}",
         spec=_heat_spec(group, x, y, cells, highest),
         caption=caption_joined(

@@ -71,7 +71,7 @@ def throughput_chart(group: Group, x: str, best: int) -> Chart | None:
     )
     title = f"{task_words(group)}: throughput against {axis_title(x)}"
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "throughput", x),
+        key=key_of(group.study, group.workload_name, group.mode, "throughput", x),
         title=title,
         spec=spec,
         caption=caption_joined(caption, bound, left_out(group, layout, drawn)),
@@ -106,7 +106,7 @@ def efficiency_chart(group: Group, x: str, best: int, found: Efficiencies | None
     last = max(drawn, key=lambda i: (group.points[i][x], group.rate[i]))
     told = fraction(float(found.value[last]), float(found.low[last]), float(found.high[last]))
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "efficiency", x),
+        key=key_of(group.study, group.workload_name, group.mode, "efficiency", x),
         title=f"{task_words(group)}: efficiency against {axis_title(x)}",
         spec=spec,
         caption=caption_joined(
@@ -150,7 +150,7 @@ def memory_chart(group: Group, x: str, best: int) -> Chart | None:
     )
     first, last = _ends_of_best(group, layout, drawn, best)
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "memory", x),
+        key=key_of(group.study, group.workload_name, group.mode, "memory", x),
         title=f"{task_words(group)}: memory against {axis_title(x)}",
         spec=spec,
         caption=caption_joined(caption, _SAME if same else left_out(group, layout, drawn)),

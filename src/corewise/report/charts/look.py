@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corewise.report.phrases import own_name
-
 if TYPE_CHECKING:
     import altair as alt
 
@@ -34,7 +32,7 @@ _SHORTEST_WORD = 16  # of a key
 
 def key_of(*words: str) -> str:
     """Words as the name of a figure: letters, digits and hyphens."""
-    slugs = [re.sub(r"[^a-z0-9]+", "-", own_name(word).lower()).strip("-") for word in words]
+    slugs = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in words]
     slugs = [slug for slug in slugs if slug]
     # The longest give way first, names of studies and workloads as a rule: the last words tell charts apart.
     for k in sorted(range(len(slugs)), key=lambda k: -len(slugs[k])):

@@ -54,7 +54,7 @@ def efficiency_overlay(
     last = own[-1]
     unit = value_words(x, 1)
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "published", published.key),
+        key=key_of(group.study, group.workload_name, group.mode, "published", published.key),
         title=f"{task_words(group)}: efficiency beside a published one",
         spec=_overlay_spec(rows, others, f"{axis_title(x)} (yours) · {published.x} (published)"),
         caption=caption_joined(
@@ -127,12 +127,12 @@ def grid_chart(group: Group, publication: Publication, published: Published) -> 
     ]  # fmt: skip
     where = f"{least[0]:g} × {least[1]:g} ({base:g} {published.unit})"
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "published", published.key),
+        key=key_of(group.study, group.workload_name, group.mode, "published", published.key),
         title=f"Published: {published.what}",
-        spec=_grid_spec(rows, grid.columns.name, grid.rows.name, published.unit),
+        spec=grid_spec(rows, grid.columns.name, grid.rows.name, published.unit),
         caption=caption_joined(
             f"Speed-up over {where}, {publication.citation}, {published.where}. {publication.protocol}.",
-            "Another workload on another machine: the shape of the map is what may be compared.",
+            "Another machine, and perhaps another workload: the shape of the map is what may be compared.",
         ),
         alt=(
             f"Heat map of published speed-ups with {grid.columns.name} across and {grid.rows.name} upward; "
@@ -141,7 +141,8 @@ def grid_chart(group: Group, publication: Publication, published: Published) -> 
     )
 
 
-def _grid_spec(rows: list[dict[str, Any]], x_title: str, y_title: str, unit: str) -> dict[str, Any]:
+def grid_spec(rows: list[dict[str, Any]], x_title: str, y_title: str, unit: str) -> dict[str, Any]:
+    """A heat map of speed-ups, numbers growing to the right and upward."""
     import altair as alt
 
     columns, lines = (sorted({row[name] for row in rows}, key=float) for name in ("x", "y"))

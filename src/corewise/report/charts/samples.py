@@ -42,7 +42,7 @@ def samples_chart(group: Group, samples: Mapping[int, RunSamples], roles: Mappin
     told = "; ".join(f"{labels[i]}: {duration(_middle(each))}" for i, each in runs.items())
     worst = max((max(run) / _middle(each) for each in runs.values() for run in each), default=1.0)
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "samples"),
+        key=key_of(group.study, group.workload_name, group.mode, "samples"),
         title=f"{task_words(group)}: distribution of samples",
         spec=spec,
         caption=caption_joined(

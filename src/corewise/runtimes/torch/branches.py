@@ -60,7 +60,7 @@ class Gated(nn.Module):
             least = torch.topk(scores, self.top, dim=-1)[0][..., -1:]
             scores = scores.masked_fill(scores < least, float("-inf"))
         weights = torch.softmax(scores, dim=-1).unsqueeze(-1)
-        return (self.experts(x) * weights).sum(-2)
+        return (self.experts(x) * weights).sum(-2)  # type: ignore[no-any-return]
 
 
 class WithAuxiliary(nn.Module):

@@ -188,7 +188,8 @@ def _precision(settings: Settings) -> str:
 
 def _verdict(got: _Numbers, wanted: _Numbers, tolerances: Tuple[float, float], reference: str) -> Check:
     """The worse of the two comparisons."""
-    checks = [Check(_output_error(got.outputs, wanted.outputs), tolerances[0], f"the outputs of {reference}")]
+    outputs = f"the outputs of {reference}{_other_shapes(got.outputs, wanted.outputs)}"
+    checks = [Check(_output_error(got.outputs, wanted.outputs), tolerances[0], outputs)]
     if wanted.gradients:
         error = _gradient_error(got.gradients, wanted.gradients)
         checks.append(Check(error, tolerances[1], f"the gradients of {reference}"))
@@ -201,17 +202,26 @@ def _output_error(got: List[Tensor], wanted: List[Tensor]) -> float:
     return max((_largest_difference(x, y) for x, y in zip(got, wanted)), key=_nan_last)
 
 
+def _other_shapes(got: List[Tensor], wanted: List[Tensor]) -> str:
+    """What is said of outputs that cannot be compared."""
+    if len(got) == len(wanted) and all(_fits(x, y) for x, y in zip(got, wanted)):
+        return ""
+    shapes = [", ".join(str(tuple(t.shape)) for t in side) or "none" for side in (wanted, got)]
+    return f" (shapes {shapes[0]}, where the module gave {shapes[1]})"
+
+
+def _fits(got: Tensor, wanted: Tensor) -> bool:
+    """Whether an output may repeat the reference's samples."""
+    both = got.numel() > 0 and wanted.numel() > 0
+    return both and got.shape[1:] == wanted.shape[1:] and got.numel() % wanted.numel() == 0
+
+
 def _nan_last(error: float) -> float:
     return math.inf if math.isnan(error) else error
 
 
 def _largest_difference(got: Tensor, wanted: Tensor) -> float:
-    if (
-        got.numel() == 0
-        or wanted.numel() == 0
-        or got.shape[1:] != wanted.shape[1:]
-        or got.numel() % wanted.numel()
-    ):
+    if not _fits(got, wanted):
         return math.inf
     difference = (got.to(torch.float64).reshape(-1, *wanted.shape) - wanted).abs().max()
     scale = wanted.abs().max()

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import random
 from typing import Any, Mapping, Tuple
 
 import torch
@@ -29,6 +30,7 @@ SEED = 1
 def prepare_custom(params: Mapping[str, Any], context: RankContext, settings: Settings) -> Job:
     """The job of what the factory returns."""
     name, batch = str(params["workload"]), rank_batch(params)
+    random.seed(SEED)  # sizes that a factory draws are the same in every process
     torch.manual_seed(
         SEED + context.rank
     )  # own inputs; ranks that train together begin with rank 0's weights
@@ -52,24 +54,33 @@ def _module_job(made: CustomModule, batch: int, context: RankContext, settings: 
         loss = (lambda outputs: custom_loss(outputs, shared_targets)) if settings.training else None
         return Case(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
 
-    task = Task(made.module, FixedBatch(inputs, targets), batch, custom_loss, LEARNING_RATE, case_for)
+    batches = FixedBatch(inputs, targets, shapes_of(made))
+    task = Task(made.module, batches, batch, custom_loss, LEARNING_RATE, case_for)
     return job_for(task, settings, RankGroup(context, settings))
 
 
 class FixedBatch:
     """The inputs a factory gave, at every step."""
 
-    def __init__(self, inputs: Tuple[Any, ...], targets: Any) -> None:
+    def __init__(self, inputs: Tuple[Any, ...], targets: Any, shapes: str = "") -> None:
         self._given = (inputs, targets)
+        self._shapes = shapes
 
     def next(self) -> Tuple[Tuple[Any, ...], Any]:
         return self._given
 
     def facts(self) -> Mapping[str, Any]:
-        return {"data": "given by the factory"}
+        return {"data": "given by the factory", "shapes": self._shapes}
 
     def close(self) -> None:
         return None
+
+
+def shapes_of(made: CustomModule) -> str:
+    """What must be alike in every start: the number of parameters, and the inputs but for their batch."""
+    num_parameters = sum(p.numel() for p in made.module.parameters())
+    sizes = ["×".join(map(str, x.shape[1:])) or "1" for x in made.inputs if isinstance(x, Tensor)]
+    return f"{num_parameters:,} parameters, inputs of {' and '.join(sizes)}"
 
 
 def custom_loss(outputs: Any, targets: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""From an eager module to the callable a trial runs: freezing, layout, TorchScript, compilation.
+"""From an eager module to what a trial calls: freezing, layout, TorchScript, compilation, changing widths.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch.freezing import freeze_when_compiled, frozen
 from corewise.runtimes.torch.settings import Settings
+from corewise.runtimes.torch.widths import with_changing_widths
 
 
 def placed(module: nn.Module, settings: Settings) -> nn.Module:
@@ -34,6 +35,8 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
         made = wrap(scripted(module))
         with silent_deprecation():
             return frozen(made) if settings.freezing == "full" else made
+    if settings.execution == "malleable":
+        return with_changing_widths(module)
     if settings.execution == "compile":
         with silent_deprecation():
             import torch.utils.mkldnn  # the compiler imports it, and it warns

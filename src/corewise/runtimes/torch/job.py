@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, Callable, Mapping, Optional, Protocol, Tuple
+from typing import Any, Callable, Mapping, Optional, Protocol, Tuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.quantization import Quantised, quantised
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
+from corewise.runtimes.torch.widths import planned, width_facts
 
 MOMENTUM = 0.9
 NUM_SCALING_BATCHES = 2  # from which int8 learns its scales
@@ -67,10 +68,12 @@ class ModuleJob:
         self._num_prepared_before = num_prepared_weights()
         self._configured = configured(network, settings, group.wrap)
         self._output_dtype = ""
-        self._first_call_s = 0.0
+        self._first_call_s = self._planning_s = 0.0
 
     def check(self) -> Check:
         """The configured module against itself in float64, on an input of its own."""
+        if self._settings.execution == "malleable":
+            self._planning_s = planned(self._configured, self._batches.next()[0], self._settings)
         case = self._case_for(self._settings, self._group)
         try:
             verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
@@ -95,6 +98,7 @@ class ModuleJob:
             **self._batches.facts(),
             **self._freezing_facts(),
             **self._quantised_facts(),
+            **self._width_facts(),
             "weights_memory_format": weights_format(self._configured),
             "output_dtype": self._output_dtype,
             **gpu_facts(self._settings),
@@ -102,6 +106,8 @@ class ModuleJob:
         }
 
     def close(self) -> None:
+        if self._settings.execution == "malleable":
+            cast(Any, self._configured).close()
         self._batches.close()
         self._group.close()
 
@@ -117,6 +123,11 @@ class ModuleJob:
         if num_prepared == 0:
             raise Infeasible("freezing full: the compiler found no weights that it could prepare")
         return {"num_prepared_weights": num_prepared}
+
+    def _width_facts(self) -> Mapping[str, Any]:
+        if self._settings.execution != "malleable":
+            return {}
+        return width_facts(self._configured, self._planning_s)
 
     def _quantised_facts(self) -> Mapping[str, Any]:
         made = self._quantised

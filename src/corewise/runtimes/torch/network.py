@@ -42,10 +42,6 @@ class Embedding(nn.Embedding):
         return None
 
 
-class SparseNorm2d(nn.BatchNorm2d):
-    """A batch normalisation over few values of each channel."""
-
-
 class Residual(nn.Module):
     """The sum of a body and a shortcut over the same input."""
 
@@ -126,10 +122,6 @@ def _linear(layer: layers.Linear) -> nn.Module:
     return made
 
 
-def _norm(layer: layers.BatchNorm) -> nn.Module:
-    return (SparseNorm2d if layer.sees_few else nn.BatchNorm2d)(layer.channels, layer.epsilon)
-
-
 def _residual(layer: layers.Residual) -> nn.Module:
     return Residual(
         to_module(layer.body), nn.Identity() if layer.shortcut is None else to_module(layer.shortcut)
@@ -152,7 +144,7 @@ def _with_auxiliary(layer: branch_layers.WithAuxiliary) -> nn.Module:
 _BUILDERS: Mapping[Type[layers.Layer], Callable[..., nn.Module]] = {
     layers.Conv: _conv,
     layers.Linear: _linear,
-    layers.BatchNorm: _norm,
+    layers.BatchNorm: lambda layer: nn.BatchNorm2d(layer.channels, layer.epsilon),
     layers.ReLU: lambda layer: nn.ReLU(inplace=layer.in_place),
     layers.MaxPool: lambda layer: nn.MaxPool2d(layer.kernel, layer.stride, layer.padding),
     layers.AvgPool: lambda layer: nn.AvgPool2d(layer.kernel, layer.stride, layer.padding),

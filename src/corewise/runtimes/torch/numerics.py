@@ -12,7 +12,7 @@ import torch
 from corewise.runtimes.base import Infeasible
 
 ONEDNN_PARTS = ("matmul", "conv", "rnn")
-PROBED_ROWS, PROBED_TERMS = 64, 512
+PROBED_ROWS, PROBED_TERMS = 512, 512  # oneDNN keeps to float32 where a product is small
 SHORT_PRODUCT_ERROR = 1e-5  # such products err by 1e-6 in float32, by 1e-4 and more through bf16 or tf32
 ELEMENTS_FOR_EVERY_THREAD = 2**16  # per thread: torch divides elementwise work from 2**15 on
 

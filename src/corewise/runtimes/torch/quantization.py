@@ -44,7 +44,7 @@ def quantised(module: nn.Module, examples: Sequence[Tuple[Any, ...]]) -> Quantis
     """
     for message in WARNINGS:  # some come at every step: for the whole process
         warnings.filterwarnings("ignore", message)
-    engine = torch.backends.quantized.engine = int8_engine()  # type: ignore[assignment]
+    engine = torch.backends.quantized.engine = int8_engine()
     has_convolutions = any(isinstance(m, CONVOLUTIONS) for m in module.modules())
     made = _static(module, examples, engine) if has_convolutions else _dynamic(module)
     num_layers = sum(map(_is_int8_layer, made.modules()))

@@ -54,6 +54,8 @@ class TorchRuntime:
         needed = []
         if params["execution"] == "compile" or (params["mode"] == "train" and int(params["processes"]) > 1):
             needed.append("torch._dynamo")  # a second, also for DistributedDataParallel
+        if params["execution"] == "malleable":
+            needed += ["torch.export", "corewise.dataflow.malleable"]
         if params["memory_format"] == "blocked":
             needed.append("torch.utils.mkldnn")
         if params["dtype"] == "int8":
@@ -89,6 +91,8 @@ class TorchRuntime:
         apply_to_process(params, shares_threads=not is_custom(name))
         if params["execution"] == "compile" and context.cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = context.cache  # an older trial's code is no compile time
+        if params["execution"] == "malleable" and context.cache:
+            os.environ["COREWISE_PLANS"] = context.cache  # an older trial's plan is no planning time
         if is_custom(name):
             from corewise.runtimes.torch.custom import prepare_custom
 

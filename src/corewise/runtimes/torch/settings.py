@@ -86,6 +86,8 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
         raise Infeasible(
             f"execution compile needs a C++ compiler: none of {', '.join(CXX_COMPILERS)} is on the PATH"
         )
+    if settings.execution == "malleable":
+        _refuse_malleable(settings, params)
     _refuse_freezing(settings, str(params["math"]))
     if settings.dtype == "int8":
         _refuse_int8(settings, str(params["math"]))
@@ -171,13 +173,23 @@ def _device(name: str, context: RankContext) -> torch.device:
     return device
 
 
+def _refuse_malleable(settings: Settings, params: Mapping[str, Any]) -> None:
+    reason: Optional[str] = None
+    if settings.device.type != "cpu":
+        reason = "it changes the widths of CPU threads"
+    elif settings.training and int(params["processes"]) > 1:
+        reason = "processes that train together exchange gradients in the middle of it"
+    if reason is not None:
+        raise Infeasible(f"execution malleable: {reason}")
+
+
 def _refuse_freezing(settings: Settings, math: str) -> None:
     reason: Optional[str] = None
     if settings.freezing != "none" and settings.training:
         reason = "weights that are trained cannot be constants"
     elif settings.freezing == "full":
-        if settings.execution == "eager":
-            reason = "eager execution has no constants; it needs compile or script"
+        if settings.execution in ("eager", "malleable"):
+            reason = f"{settings.execution} execution has no constants; it needs compile or script"
         elif settings.device.type != "cpu" or math == "vanilla" or not torch._C._has_mkldnn:
             reason = "weights are prepared for oneDNN, on the CPU"
         elif settings.execution == "script" and settings.dtype in AUTOCAST_DTYPES:

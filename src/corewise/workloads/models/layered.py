@@ -12,6 +12,7 @@ input. Parameters, moved once per step whatever the batch, are not in it: `num_p
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from typing import Any, Mapping, Tuple
 
 from corewise.workloads.base import Traits, Work
@@ -29,7 +30,7 @@ from corewise.workloads.operations import operations
 FLOAT32_BYTES = 4
 
 
-class LayeredModel:
+class LayeredModel(ABC):
     """What every described network can say of itself; its kinds say what its layers and its input are."""
 
     name: str
@@ -37,17 +38,17 @@ class LayeredModel:
     concurrent: bool
 
     @property
+    @abstractmethod
     def parameters(self) -> Mapping[str, Any]:
         """Its own parameters with their defaults."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layers(self, args: Mapping[str, Any]) -> Layer:
         """The description for the given arguments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def input_shape(self, args: Mapping[str, Any]) -> Shape:
         """The shape of one sample; raises ValueError where the network does not fit on it."""
-        raise NotImplementedError
 
     def num_classes(self, args: Mapping[str, Any]) -> int:
         return self.whole(args, "num_classes")

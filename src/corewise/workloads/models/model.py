@@ -30,6 +30,9 @@ class Model(LayeredModel):
     image_size: int = 224
     check_image_size: int = CHECK_IMAGE_SIZE  # large enough for a numerical check, and quick
     check_image_size_train: int = CHECK_IMAGE_SIZE
+    # Whether gradients are checked with the statistics of the batch: deep networks without shortcuts
+    # carry rounding errors through them that grow with every layer.
+    checks_statistics: bool = True
 
     @property
     def parameters(self) -> Mapping[str, Any]:

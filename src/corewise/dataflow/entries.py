@@ -1,0 +1,253 @@
+"""What is known and done for inputs of one kind.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Hashable, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from corewise.dataflow import executors, kept_costs
+from corewise.dataflow.adaptive import OnlineRace, resized
+from corewise.dataflow.binding import Bound
+from corewise.dataflow.capture import CannotCapture, capture
+from corewise.dataflow.explain import described, task_name
+from corewise.dataflow.lanes import widths_for
+from corewise.dataflow.modes import current_modes
+from corewise.dataflow.planning import Case, Decision, candidate_plans, decide
+from corewise.dataflow.same import why_different
+from corewise.dataflow.teams import Teams
+from corewise.dataflow.timeline import Ran
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Inputs, modes and module states for which one program is right."""
+
+    inputs: Tuple[Hashable, Tuple[Any, ...]]  # how they are nested, and what each leaf is
+    grad: bool
+    autocast: Optional[torch.dtype]
+    state: Tuple[bytes, Hashable]  # of the module: training flags; types and devices
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], form: Hashable, state: Tuple[bytes, Hashable]) -> Optional[Kind]:
+        """The kind of these inputs now; None when a program cannot be known by them."""
+        described: List[Hashable] = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                if leaf.device.type != "cpu" or leaf.layout != torch.strided or type(leaf) not in _TENSORS:
+                    return None
+                described.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad))
+            elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype)):
+                described.append((type(leaf), leaf))
+            else:
+                return None
+        modes = current_modes()
+        return cls((form, tuple(described)), modes.grad, modes.autocast, state)
+
+    def words(self) -> str:
+        """For people: what kind this is."""
+        _, leaves = self.inputs
+        shapes = [
+            f"{'×'.join(map(str, one[0])) or 'scalar'} {str(one[2]).rpartition('.')[2]}"
+            if len(one) > 2
+            else repr(one[1])
+            for one in leaves
+        ]
+        flags, _ = self.state
+        mode = "training" if any(flags) else "evaluating"
+        grads = "with gradients" if self.grad else "without gradients"
+        cast = f", autocast {str(self.autocast).rpartition('.')[2]}" if self.autocast else ""
+        return f"inputs {', '.join(shapes)}, {mode}, {grads}{cast}"
+
+
+_TENSORS = (torch.Tensor, nn.Parameter)
+
+
+def flattened(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tuple[Sequence[Any], Hashable]:
+    """The inputs one by one, and how they are nested, as something that can be compared and hashed."""
+    if not kwargs and all(type(one) is torch.Tensor for one in args):  # most calls; the rest takes longer
+        return args, len(args)
+    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+    return leaves, str(spec)
+
+
+class Entry:
+    """A plan for one kind of inputs, or the reason why the module runs itself."""
+
+    def __init__(
+        self,
+        bound: Optional[Bound] = None,
+        decision: Optional[Decision] = None,
+        case: Optional[Case] = None,
+        teams: Optional[Teams] = None,
+        reason: str = "",
+    ) -> None:
+        self.bound, self.decision, self.case, self.reason = bound, decision, case, reason
+        self._teams = teams  # those the decision is for
+        self._race: Optional[OnlineRace] = None
+        self._began_s = 0.0
+        self._ran: Optional[Tuple[executors.Executor, Tuple[int, ...]]] = None
+        self.reached_s = 0.0
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a plan runs, or might after the allocation has changed."""
+        return self.decision is not None and (self.decision.executor is not None or self._race is not None)
+
+    def run(self, leaves: Sequence[Any], teams: Teams, plain: Callable[[], Any]) -> Any:
+        """The model's result for these inputs."""
+        assert self.bound is not None
+        assert self.decision is not None
+        if teams is not self._teams:
+            self._follow(teams)
+        race = self._race
+        name = race.next_name() if race else "planned"
+        began = time.perf_counter()
+        executor = self.decision.executor
+        if executor is None or name == "plain" or not self.bound.may_run(leaves):
+            result = plain()
+        else:
+            with teams.lock:
+                self._began_s = time.perf_counter()
+                values = self.bound.values(leaves)
+                executor.run(values)
+                self._ran = (executor, teams.cpus)
+            result = self.bound.result(values)
+        if race is not None:
+            self._note(race, name, time.perf_counter() - began)
+        return result
+
+    def _note(self, race: OnlineRace, name: str, seconds: float) -> None:
+        winner = race.note(name, seconds)
+        if winner is not None and self.decision is not None:
+            self._race = None
+            if winner == "plain":
+                self.decision.executor = None
+                self.decision.chosen = "plain"
+
+    def _follow(self, teams: Teams) -> None:
+        """Plans for another allocation, from the costs known; real calls settle whether it runs."""
+        assert self.case is not None
+        assert self.decision is not None
+        num_cores = len(teams.cpus)
+        measured = self.decision.measured or self.decision.call_costs
+        costs = resized(measured, widths_for(num_cores))
+        tasks, plans = candidate_plans(self.case.program, costs, num_cores, self.case.kind)
+        plan = plans.get("moldable")
+        executor = None
+        if plan is not None:
+            executor = executors.make(self.case.kind, self.case.program, tasks, plan, teams)
+        times = {"moldable": plan.expected_s} if plan is not None else {}
+        self.decision = Decision("moldable" if plan else "plain", executor, tasks, costs, {}, times)
+        self.decision.measured = measured
+        self._race = OnlineRace() if plan is not None and not self.case.runs_plan else None
+        self._teams = teams
+
+    def timeline(self) -> List[Ran]:
+        """The last planned call."""
+        if self._ran is None or self.decision is None or self.bound is None:
+            return []
+        executor, cpus = self._ran
+        spans = sorted(executor.spans, key=lambda span: (span.start_s, span.task))
+        found = []
+        for span in spans:
+            lane = executor.plan.lanes[span.lane]
+            name = task_name(self.bound.program, self.decision.tasks[span.task], self.decision.call_costs)
+            taken = cpus[lane.first : lane.first + lane.width]
+            start, end = span.start_s - self._began_s, span.end_s - self._began_s
+            found.append(Ran(span.task, name, span.lane, taken, start, end))
+        return found
+
+    def explained(self, cpus: Tuple[int, ...], no_native: str) -> str:
+        """In words."""
+        if self.decision is None or self.bound is None:
+            return f"runs as it is: {self.reason}."
+        d = self.decision
+        text = described(
+            self.bound.program,
+            d.tasks,
+            d.plan,
+            d.call_costs,
+            cpus,
+            d.times_s,
+            d.expected_s,
+            d.chosen,
+            d.bound_s,
+        )
+        source = "kept from an earlier start" if d.was_kept else "measured"
+        kind = self.case.kind if self.case else "python"
+        why = f" ({no_native})" if kind == "python" and no_native else ""
+        return f"{text}\nCosts {source}; planned in {d.planning_s:.2g} s; {kind} executor{why}."
+
+
+def prepared(
+    module: nn.Module,
+    args: Tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    leaves: Sequence[Any],
+    kind: Kind,
+    teams: Optional[Teams],
+    executor: str,
+    options: Mapping[str, Any],
+) -> Entry:
+    """A plan for these inputs, or an entry that says why not."""
+    if teams is None:
+        return Entry(reason="this process may use one core only")
+    if any(isinstance(leaf, torch.Tensor) and leaf.numel() == 0 for leaf in leaves):
+        return Entry(reason="an input is empty")
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(kind.grad):
+            plain_leaves = [_outside_inference(leaf) for leaf in leaves]
+            spec = pytree.tree_flatten((args, dict(kwargs)))[1]
+            own_args, own_kwargs = pytree.tree_unflatten(plain_leaves, spec)
+            captured = capture(module, own_args, own_kwargs)
+            if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
+                return Entry(reason="export orders its inputs otherwise")
+            bound = Bound(captured, module)
+            case = Case(
+                bound,
+                plain_leaves,
+                _plain_call(module, bound, plain_leaves, spec),
+                executor,
+                kept_costs.kept_key(
+                    captured.fingerprint,
+                    len(teams.cpus),
+                    torch.__version__,
+                    executor,
+                    f"{kind.grad} {kind.autocast} {options['run']}",
+                ),
+                bool(options["keep"]),
+                float(options["planning_s"]),
+                options["run"] == "planned",
+            )
+            with bound.untouched():
+                different = why_different(case)
+            if different:
+                return Entry(reason=different)
+            return Entry(bound, decide(case, teams), case, teams)
+    except CannotCapture as problem:
+        return Entry(reason=str(problem))
+    except Exception as problem:  # planning is a help; the module's own errors show when it is called
+        lines = str(problem).splitlines() or [""]
+        return Entry(reason=f"planning failed: {type(problem).__name__}: {lines[0][:200]}")
+
+
+def _outside_inference(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.is_inference():
+        return leaf.clone()
+    return leaf
+
+
+def _plain_call(module: nn.Module, bound: Bound, leaves: Sequence[Any], spec: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        args, kwargs = pytree.tree_unflatten(bound.fresh_leaves(leaves), spec)
+        return module(*args, **kwargs)
+
+    return call

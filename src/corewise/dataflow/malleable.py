@@ -1,0 +1,257 @@
+"""`corewise.malleable`: a model whose operators run with thread widths that change as it runs.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import nn
+
+from corewise.dataflow import executors
+from corewise.dataflow.adaptive import Allocation
+from corewise.dataflow.entries import Entry, Kind, flattened, prepared
+from corewise.dataflow.modes import runs_under_others_control
+from corewise.dataflow.spinning import complaint, note_once
+from corewise.dataflow.teams import Teams, in_team, shared_teams
+from corewise.dataflow.timeline import Ran, written_trace
+from corewise.dataflow.watch import ModuleWatch, why_not
+
+PLANNING_S = 20.0  # at most so much for the first plan, capture apart
+_MOST_KINDS = 16  # of inputs that are planned for; others run as they are
+Inputs = Union[torch.Tensor, Sequence[Any], Mapping[str, Any], None]
+
+
+def malleable(
+    model: nn.Module,
+    example_inputs: Inputs = None,
+    *,
+    executor: Optional[str] = None,
+    cpus: Optional[Sequence[int]] = None,
+    planning_s: float = PLANNING_S,
+    keep: bool = True,
+    run: str = "best",
+) -> Malleable:
+    """The model as a callable that gives the same results with every core busy, where that is faster.
+
+    example_inputs: a tensor, a sequence of positional arguments, or a mapping of keyword arguments; without
+    it the plan is made at the first call. executor: "native", "python", or None for the best there is. cpus:
+    those to use, instead of all this process may use. keep: whether costs and plan are kept for later starts.
+    run: "best" of what was timed, plain execution included, or "planned": changing widths whatever they take.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"malleable takes a torch.nn.Module, not {type(model).__name__}; for functions: parallel"
+        )
+    made = Malleable(model, executor=executor, cpus=cpus, planning_s=planning_s, keep=keep, run=run)
+    if example_inputs is not None:
+        args, kwargs = _as_call(example_inputs)
+        made.prepare(*args, **kwargs)
+    return made
+
+
+def _as_call(inputs: Inputs) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, (list, tuple)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+class Malleable:
+    """A module with a plan for each kind of inputs it has met; attributes are those of the module."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        executor: Optional[str] = None,
+        cpus: Optional[Sequence[int]] = None,
+        planning_s: float = PLANNING_S,
+        keep: bool = True,
+        run: str = "best",
+    ) -> None:
+        if run not in ("best", "planned"):
+            raise ValueError(f"run={run!r}: known are 'best' and 'planned'")
+        self._module = module
+        options = {"executor": executor, "cpus": cpus, "planning_s": planning_s, "keep": keep, "run": run}
+        self._options = options
+        self._kind_of_executor, self._no_native = executors.available(executor)
+        self._pid = os.getpid()
+        self._why_never = why_not(module)
+        self._allocation = Allocation(cpus)
+        self._held: List[Teams] = []
+        self._finalizer = weakref.finalize(self, _release, self._held)
+        self._watch = ModuleWatch(module)
+        self._entries: Dict[Any, Entry] = {}
+        self._seen: Dict[Any, int] = {}
+        self._last: Optional[Entry] = None
+        if self._why_never:
+            note_once(f"{type(module).__name__} runs as it is: {self._why_never}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        if self._why_plain_now():
+            return self._module(*args, **kwargs)
+        entry, leaves = self._entry(args, kwargs)
+        if entry is None or not entry.is_planned:
+            return self._module(*args, **kwargs)
+        teams = self._teams()
+        if teams is None:
+            return self._module(*args, **kwargs)
+        self._last = entry
+        return entry.run(leaves, teams, lambda: self._module(*args, **kwargs))
+
+    forward = __call__
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Malleable:
+        """Captures, measures and plans for inputs like these, in the present modes."""
+        if not self._why_plain_now():
+            leaves, form = flattened(args, kwargs)
+            kind = Kind.of(leaves, form, self._watch.state())
+            if kind is not None and kind not in self._entries:
+                self._plan(kind, leaves, args, kwargs)
+        return self
+
+    def _why_plain_now(self) -> str:
+        if self._why_never:
+            return self._why_never
+        if not self._finalizer.alive:
+            return "it was closed"
+        if self._pid != os.getpid():
+            return "this process was forked from the one that planned"
+        if in_team():
+            return "it is called from a branch of another one"
+        if self._watch.has_hooks():
+            return "hooks listen to the module's calls"
+        return runs_under_others_control()
+
+    def _entry(self, args: Any, kwargs: Any) -> Tuple[Optional[Entry], Sequence[Any]]:
+        if not self._watch.is_whole():
+            self._forget()
+        leaves, form = flattened(args, kwargs)
+        kind = Kind.of(leaves, form, self._watch.state())
+        if kind is None:
+            return None, leaves
+        entry = self._entries.get(kind)
+        if entry is None and self._is_worth_planning(kind):
+            entry = self._plan(kind, leaves, args, kwargs)
+        return entry, leaves
+
+    def _is_worth_planning(self, kind: Kind) -> bool:
+        """Whether inputs of this kind have come before, in any mode, or are the first of all."""
+        if len(self._entries) >= _MOST_KINDS:
+            return False
+        comes_again = not self._entries or kind.inputs in self._seen
+        self._seen[kind.inputs] = self._seen.get(kind.inputs, 0) + 1
+        return comes_again
+
+    def _plan(self, kind: Kind, leaves: Sequence[Any], args: Any, kwargs: Any) -> Entry:
+        self._seen[kind.inputs] = self._seen.get(kind.inputs, 0) + 1
+        teams = self._teams()
+        entry = self._entries[kind] = prepared(
+            self._module, args, kwargs, leaves, kind, teams, self._kind_of_executor, self._options
+        )
+        self._last = entry
+        if entry.reason:
+            note_once(f"{type(self._module).__name__} runs as it is: {entry.reason}")
+        elif entry.is_planned:
+            note_once(complaint())
+        return entry
+
+    def _teams(self) -> Optional[Teams]:
+        """The teams of the present allocation; None when it has but one core."""
+        cpus = self._allocation.cpus()
+        if self._held and self._held[0].cpus == cpus:
+            return self._held[0]
+        while self._held:
+            self._held.pop().release()
+        if len(cpus) < 2:
+            return None
+        self._held.append(shared_teams(cpus))
+        return self._held[0]
+
+    def _forget(self) -> None:
+        self._watch = ModuleWatch(self._module)
+        self._entries.clear()
+        self._why_never = why_not(self._module)
+
+    def explain(self) -> str:
+        """What runs for each kind of inputs met so far, and why."""
+        head = type(self._module).__name__
+        reason = self._why_plain_now()
+        if reason:
+            return f"{head} runs as it is: {reason}."
+        if not self._entries:
+            return f"{head}: no inputs seen yet."
+        parts = []
+        for kind, entry in self._entries.items():
+            parts.append(f"{head}, {kind.words()}: {entry.explained(self._cpus_now(), self._no_native)}")
+        warning = complaint() if any(entry.is_planned for entry in self._entries.values()) else ""
+        return "\n\n".join([*parts, *([f"Note: {warning}"] if warning else [])])
+
+    def _cpus_now(self) -> Tuple[int, ...]:
+        return self._allocation.cpus()
+
+    def timeline(self) -> List[Ran]:
+        """The tasks of the last call that ran by a plan: what, on which CPUs, from when to when."""
+        return self._last.timeline() if self._last is not None else []
+
+    def trace(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes the timeline of the last planned call as a file for chrome://tracing or ui.perfetto.dev."""
+        with open(path, "w") as out:
+            out.write(written_trace(self.timeline()))
+
+    def train(self, mode: bool = True) -> Malleable:
+        """Sets the module's mode."""
+        self._module.train(mode)
+        return self
+
+    def eval(self) -> Malleable:
+        """Sets the module to evaluate."""
+        return self.train(False)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself."""
+        return self._module
+
+    def close(self) -> None:
+        """Ends all threads; calls run the module itself from now on."""
+        self._entries.clear()
+        self._last = None
+        self._finalizer()
+
+    def __enter__(self) -> Malleable:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_module" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["_module"], name)
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (self._module, self._options)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Malleable:
+        return _rebuilt(copy.deepcopy(self._module, memo), self._options)
+
+    def __repr__(self) -> str:
+        return f"malleable({self._module!r})"
+
+
+def _rebuilt(module: nn.Module, options: Mapping[str, Any]) -> Malleable:
+    return Malleable(module, **options)
+
+
+def _release(held: List[Teams]) -> None:
+    while held:
+        held.pop().release()

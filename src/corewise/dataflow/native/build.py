@@ -1,0 +1,231 @@
+"""The C++ executor as a Python module: built on first use, kept, built anew when what it rests on changes.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pkgutil
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.spinning import note_once
+
+UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
+HEADERS = ("boxing.h", "execution.h", "executor.h", "graph.h", "lanes.h", "training.h")
+NAME = "corewise_native"
+MOST_BUILD_S = 300
+_TORCH = Path(torch.__file__).parent
+_lock = threading.Lock()
+_loaded: Dict[str, Any] = {}  # the module, or why there is none, once tried
+
+
+class CannotBuild(Exception):
+    """Why there is no C++ executor here."""
+
+
+def native_module() -> Any:
+    """The extension module; raises CannotBuild with the reason, the same each time in one process."""
+    with _lock:
+        if "module" not in _loaded and "problem" not in _loaded:
+            try:
+                _loaded["module"] = _load(_built())
+            except CannotBuild as problem:
+                _loaded["problem"] = str(problem)
+        if "problem" in _loaded:
+            raise CannotBuild(_loaded["problem"])
+        return _loaded["module"]
+
+
+def is_built() -> bool:
+    """Whether it is there without building."""
+    return "module" in _loaded or any(path.exists() for path in _kept(_folder(), _compiler()))
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    if spec is None or spec.loader is None:
+        raise CannotBuild(f"{path} cannot be loaded")
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as problem:
+        raise CannotBuild(f"{path} cannot be loaded: {problem}") from problem
+    return module
+
+
+def _built() -> Path:
+    folder, compiler = _folder(), _compiler()
+    for path in _kept(folder, compiler):
+        if path.exists():
+            return path
+    if sys.platform != "linux":
+        raise CannotBuild(f"the C++ executor needs Linux, not {sys.platform}")
+    if compiler is None:
+        raise CannotBuild("no C++ compiler is found (g++ or clang++ in PATH, or CXX)")
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        raise CannotBuild("Python's headers are missing (Python.h)")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            target = _kept(folder, compiler)[0]
+            if not target.exists():  # another process may have been quicker
+                note_once("building the C++ executor, once for this torch and compiler; it takes some 20 s")
+                _compile(compiler, target)
+            return target
+    except OSError as problem:
+        raise CannotBuild(f"{folder} cannot be written: {problem.strerror or problem}") from problem
+
+
+def _compile(compiler: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as place:
+        for name, data in sources().items():
+            (Path(place) / name).write_bytes(data)
+        parts = [
+            [*compile_command(compiler), str(Path(place) / unit), "-o", f"{place}/{unit}.o"] for unit in UNITS
+        ]
+        aside = Path(place) / target.name
+        _run_together(parts)
+        _run_together(
+            [
+                [
+                    *link_command(compiler),
+                    *[f"{place}/{unit}.o" for unit in UNITS],
+                    *libraries(),
+                    "-o",
+                    str(aside),
+                ]
+            ]
+        )
+        os.replace(aside, target)
+
+
+def _run_together(commands: Sequence[Sequence[str]]) -> None:
+    """Runs commands at the same time; the first that fails tells why."""
+    until = time.monotonic() + MOST_BUILD_S
+    running = [
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for words in commands
+    ]
+    try:
+        for one in running:
+            output, _ = one.communicate(timeout=max(0.0, until - time.monotonic()))
+            if one.returncode != 0:
+                raise CannotBuild(f"{commands[0][0]} failed: {_first_error(output.decode(errors='replace'))}")
+    except subprocess.TimeoutExpired:
+        raise CannotBuild(f"{commands[0][0]} took longer than {MOST_BUILD_S} s") from None
+    finally:
+        for one in running:
+            if one.poll() is None:
+                one.kill()
+                one.communicate()
+
+
+def _first_error(output: str) -> str:
+    lines = output.splitlines()
+    errors = [line.strip() for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no message"])[0][:300]
+
+
+def compile_command(compiler: str) -> List[str]:
+    """The words that compile a file, without its name."""
+    return [
+        compiler,
+        *("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-c"),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *("-isystem", str(_TORCH / "include")),
+        *("-isystem", sysconfig.get_paths()["include"]),
+    ]
+
+
+def link_command(compiler: str) -> List[str]:
+    """The words that link object files, before their names."""
+    return [compiler, "-shared"]
+
+
+def libraries() -> List[str]:
+    """What the module rests on; torch has loaded these already."""
+    return [f"-L{_TORCH / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", "-lpthread"]
+
+
+def sources() -> Dict[str, bytes]:
+    """The C++ files, also from within a zip archive."""
+    found: Dict[str, bytes] = {}
+    for name in (*UNITS, *HEADERS):
+        data = pkgutil.get_data("corewise.dataflow.native", name)
+        if data is None:
+            raise CannotBuild(f"{name} is not among Corewise's files")
+        found[name] = data
+    return found
+
+
+def _folder() -> Path:
+    """Where builds for this torch, this Python and these sources lie, one file a compiler."""
+    digest = hashlib.sha256()
+    parts = (
+        torch.__version__,
+        str(torch.version.git_version),
+        str(torch.compiled_with_cxx11_abi()),
+        str(torch.__file__),
+        str(sysconfig.get_config_var("EXT_SUFFIX")),
+        platform.machine(),
+    )
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    for name, data in sources().items():
+        digest.update(name.encode() + b"\0" + data + b"\0")
+    return _cache() / "native" / digest.hexdigest()[:20]
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "corewise"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError:
+        writable = False
+    return folder if writable else Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}"
+
+
+def _compiler() -> Optional[str]:
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    return None
+
+
+def _kept(folder: Path, compiler: Optional[str]) -> Tuple[Path, ...]:
+    """The file of this compiler; without a compiler any that was built, the newest first."""
+    if compiler is not None:
+        real = Path(compiler).resolve()
+        identity = f"{compiler}\0{real}\0{real.stat().st_mtime_ns}\0{real.stat().st_size}"
+        return (folder / f"{NAME}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.so",)
+    with contextlib.suppress(OSError):
+        return tuple(sorted(folder.glob(f"{NAME}-*.so"), key=lambda path: -path.stat().st_mtime))
+    return ()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process of this machine builds at a time; where files cannot be locked, several may, in vain."""
+    with open(folder / ".lock", "w") as handle:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,169 @@
+"""Runs a plan on C++ threads, without Python's lock.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.native.build import CannotBuild, native_module
+from corewise.dataflow.program import Program, Ref
+from corewise.dataflow.schedule import CALLER, Plan, Task
+from corewise.dataflow.teams import Teams
+from corewise.dataflow.timeline import Span
+from corewise.dataflow.training import may_repeat, reversed_plan, training_obstacle
+
+HANDOVER_S = 6e-6  # what it costs to have another thread go on; for the planner
+
+
+class NotNative(Exception):
+    """Why a program cannot be run by C++ threads."""
+
+
+def missing() -> str:
+    """Why there is no C++ executor here, empty when there is one; the first time this may build it."""
+    try:
+        native_module()
+    except CannotBuild as problem:
+        return str(problem)
+    return ""
+
+
+class NativeExecutor:
+    """A plan bound to boxed operators and the C++ threads of its lanes.
+
+    In grad mode the backward pass runs on the lanes as well, by the plan backwards or by one of its own,
+    unless torch must differentiate the program as a whole: `training_obstacle` tells why.
+    """
+
+    name = "native"
+    handover_s = HANDOVER_S
+
+    def __init__(
+        self,
+        program: Program,
+        tasks: Sequence[Task],
+        plan: Plan,
+        teams: Teams,
+        backward_plan: Optional[Plan] = None,
+    ) -> None:
+        self.plan, self.teams = plan, teams
+        self.training_obstacle = training_obstacle(program, tasks)
+        back = None
+        if not self.training_obstacle:
+            back = _bound(backward_plan or reversed_plan(plan), teams)
+        self._native = native_module()
+        self._executor = self._native.executor(
+            native_graph(program),
+            native_lanes(teams),
+            [list(task.calls) for task in tasks],
+            *_bound(plan, teams, [task.needs for task in tasks]),
+            back,
+        )
+
+    def run(self, values: List[Any]) -> None:
+        """Computes the program's values in place; on return the outputs are among them."""
+        self._native.run(self._executor, values)
+
+    @property
+    def spans(self) -> List[Span]:
+        """When each task of the last call ran."""
+        return [Span(*span) for span in self._native.timeline(self._executor, False)]
+
+    @property
+    def backward_spans(self) -> List[Span]:
+        """When each task of the last backward pass ran."""
+        return [Span(*span) for span in self._native.timeline(self._executor, True)]
+
+
+def _bound(
+    plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = None
+) -> Tuple[List[List[int]], List[Tuple[int, int, int, int, List[int]]]]:
+    """CPUs of each thread, and the steps as (task, thread, lane, width or 0, tasks before it)."""
+    threads: List[int] = []  # of each lane
+    cpus: List[List[int]] = [[]]
+    used = {step.lane for step in plan.steps}
+    for number, lane in enumerate(plan.lanes):
+        if number == CALLER or lane.by_caller or number not in used:
+            threads.append(CALLER)
+        else:
+            threads.append(len(cpus))
+            cpus.append(list(teams.cpus[lane.first : lane.first + lane.width]))
+    steps = []
+    for step in plan.steps:
+        width = plan.lanes[step.lane].width if step.lane != CALLER and threads[step.lane] == CALLER else 0
+        after = sorted({*step.after, *(needs[step.task] if needs else ())})
+        steps.append((step.task, threads[step.lane], step.lane, width, after))
+    _check_order(steps)
+    return cpus, steps
+
+
+def _check_order(steps: Sequence[Tuple[int, int, int, int, List[int]]]) -> None:
+    """Raises when threads would wait for each other for ever."""
+    by_thread: Dict[int, List[Tuple[int, List[int]]]] = {}
+    for task, thread, _, _, after in steps:
+        by_thread.setdefault(thread, []).append((task, after))
+    ended: set[int] = set()
+    places = dict.fromkeys(by_thread, 0)
+    moved = True
+    while moved:
+        moved = False
+        for thread, mine in by_thread.items():
+            while places[thread] < len(mine) and ended.issuperset(mine[places[thread]][1]):
+                ended.add(mine[places[thread]][0])
+                places[thread] += 1
+                moved = True
+    if len(ended) != len(steps):
+        stuck = [mine[places[thread]][0] for thread, mine in by_thread.items() if places[thread] < len(mine)]
+        raise ValueError(f"this plan never ends: tasks {stuck} wait for each other")
+
+
+_graphs: Dict[int, Any] = {}  # by the program's identity
+_lanes: weakref.WeakKeyDictionary[Teams, Any] = weakref.WeakKeyDictionary()
+
+
+def native_lanes(teams: Teams) -> Any:
+    """The C++ threads beside these teams; they end with them."""
+    found = _lanes.get(teams)
+    if found is None:
+        found = _lanes[teams] = native_module().Lanes()
+        teams.also_close(found.close)
+    return found
+
+
+def native_graph(program: Program) -> Any:
+    """The program's calls, boxed; raises NotNative with the reason where one cannot be."""
+    found = _graphs.get(id(program))
+    if found is None:
+        found = _graphs[id(program)] = _make_graph(program)
+        weakref.finalize(program, _graphs.pop, id(program), None)
+    return found
+
+
+def _make_graph(program: Program) -> Any:
+    native = native_module()
+    calls = []
+    for call in program.calls:
+        if not isinstance(call.target, torch._ops.OpOverload):
+            raise NotNative(f"{call.name} calls Python ({getattr(call.target, '__name__', call.target)})")
+        overload = call.target._overloadname
+        calls.append(
+            (
+                call.target._schema.name,
+                "" if overload == "default" else overload,
+                call.args,
+                dict(call.kwargs),
+                call.results,
+                call.spreads,
+            )
+        )
+    outputs = list(dict.fromkeys(out.value for out in program.outputs if isinstance(out, Ref)))
+    brought = [*program.inputs, *program.state, *program.constants]
+    try:
+        return native.graph(program.num_values, calls, brought, outputs, may_repeat(program), Ref)
+    except Exception as problem:
+        raise NotNative(f"an operator cannot be boxed: {str(problem).splitlines()[0]}") from problem

@@ -1,0 +1,242 @@
+"""Charts of a tuning: what each knob gave, throughput against latency, and memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from corewise.report.charts.look import COLOURS, Highlight, chart_of, framed, key_of, tooltips, whiskers
+from corewise.report.charts.words import caption_joined
+from corewise.report.model import Chart
+from corewise.report.tunings import Raced, Tuned, Tuning
+from corewise.report.words import counted, duration, figure, listed, memory, rounded, short, times
+
+ROW_HEIGHT = 34
+_LABEL_LETTERS = 48
+SETTING, GAIN, LOSS = "measured", "gained by the knob", "lost by the knob"
+INTERVALS = "Whiskers: 95 % intervals over fresh processes."
+
+
+def tuning_charts(tuning: Tuning) -> list[Chart]:
+    """The charts of one tuning, the ladder first; none of what was not measured."""
+    found = [_ladder(tuning), _latencies(tuning), _memory(tuning)]
+    return [chart for chart in found if chart is not None]
+
+
+def _ladder(tuning: Tuning) -> Chart | None:
+    """Steps from the default to the best, each bar hanging where the one before it ended."""
+    if len(tuning.sides) < 2 or not tuning.default.rate:
+        return None
+    rows = [_whole("default", tuning.default, "")]
+    before = tuning.default.rate
+    for rung in tuning.ladder:
+        rate, interval = rung.setting.rate, times(rung.gain, rung.low, rung.high)
+        series = GAIN if rate >= before else LOSS
+        label = short(f"+ {rung.words}", _LABEL_LETTERS)
+        rows.append(_row(label, rung.setting, before, series, times(rung.gain)) | {"over": interval})
+        before = rate
+    for name, setting in tuning.sides[1:]:
+        ratio = times(setting.rate / tuning.default.rate)
+        rows.append(_whole(name, setting, f"{ratio} the default"))
+    in_full = "the hand setting and the best" if len(tuning.sides) > 2 else "the best"
+    gains = ", ".join(f"{short(r.words, 40)} {times(r.gain)}" for r in tuning.ladder)
+    return Chart(
+        key=key_of(tuning.study, tuning.key[:6], "ladder"),
+        title=f"{short(tuning.name, 80)}: what each knob gave",
+        spec=_ladder_spec(rows, tuning.unit),
+        caption=caption_joined(
+            f"Throughput in {tuning.unit} of fresh runs: the default, then one more knob at a time, then "
+            f"{in_full} in full.",
+            "Figures beside the bars: over the step before.",
+            INTERVALS,
+        ),
+        alt=(
+            f"Bars from the default with {figure(tuning.default.rate)} to the best with "
+            f"{figure(tuning.best.rate)} {tuning.unit}{f': {gains}' if gains else ''}."
+        ),
+    )
+
+
+def _whole(name: str, setting: Tuned, text: str) -> dict[str, Any]:
+    return _row(name, setting, 0.0, SETTING, text) | {"over": text or "the base itself"}
+
+
+def _row(label: str, setting: Tuned, start: float, series: str, text: str) -> dict[str, Any]:
+    rate = setting.rate
+    return {
+        "x": label,
+        "start": rounded(start),
+        "y": rounded(rate),
+        "low": rounded(setting.low),
+        "high": rounded(setting.high),
+        "end": rounded(max(start, rate, setting.high or 0.0)),
+        "series": series,
+        "text": text,
+        "setting": short(setting.words, 120),
+    }
+
+
+def _ladder_spec(rows: Sequence[dict[str, Any]], unit: str) -> dict[str, Any]:
+    import altair as alt
+
+    labels = [row["x"] for row in rows]
+    names = [name for name in (SETTING, GAIN, LOSS) if any(row["series"] == name for row in rows)]
+    colours = {SETTING: "#999999", GAIN: COLOURS[0], LOSS: COLOURS[1]}
+    scale = alt.Scale(domain=names, range=[colours[name] for name in names])
+    legend = alt.Legend(orient="top", direction="horizontal") if len(names) > 1 else None
+    length = alt.Scale(domain=[0, max(row["end"] for row in rows) * 1.22], nice=False)
+    axis = alt.Axis(labelLimit=320, labelOverlap=False, grid=False)
+    base = chart_of().encode(y=alt.Y("x:N", sort=labels, axis=axis, title=None))
+    along: Any = {"title": unit, "scale": length, "axis": alt.Axis(format="~s")}
+    tips = {
+        "setting:N": "setting", "y:Q": unit, "low:Q": "interval from", "high:Q": "to",
+        "over:N": "over the step before",
+    }  # fmt: skip
+    layers: list[Any] = [
+        base.mark_bar(height=18).encode(
+            x=alt.X("start:Q", **along),
+            x2="y:Q",
+            color=alt.Color("series:N", title=None, scale=scale, legend=legend),
+            tooltip=tooltips(tips),
+        )
+    ]
+    if any(row["low"] is not None for row in rows):
+        low = {"x": alt.X("low:Q", **along), "x2": "high:Q"}
+        layers += whiskers(base, low, {"x": alt.X("high:Q", **along)}, True)
+    words = base.mark_text(align="left", dx=8).encode(x=alt.X("end:Q", **along), text="text:N")
+    layers.append(words)
+    return framed(layers, {"rows": rows}, ROW_HEIGHT * len(rows), Highlight(names))
+
+
+def _latencies(tuning: Tuning) -> Chart | None:
+    """Throughput against latency of all that was measured; only inference answers anybody."""
+    raced = [each for each in tuning.raced if each.ratio and each.latency_s]
+    base = next((each for each in raced if each.outcome == "default"), None)
+    if tuning.mode != "infer" or base is None or len(raced) < 2 or not tuning.default.latency_s:
+        return None
+    measured = {setting.words for _, setting in tuning.sides}
+    rows = [_raced_row(tuning, each, base) for each in raced if each.words not in measured]
+    for name, setting in tuning.sides:
+        rows.append(
+            {
+                "x": rounded(1e3 * setting.latency_s),
+                "y": rounded(setting.rate),
+                "low": rounded(setting.low),
+                "high": rounded(setting.high),
+                "series": name,
+                "setting": short(setting.words, 120),
+            }
+        )
+    return Chart(
+        key=key_of(tuning.study, tuning.key[:6], "latency"),
+        title=f"{short(tuning.name, 80)}: throughput against latency",
+        spec=_scatter_spec(rows, tuning.unit, [name for name, _ in tuning.sides]),
+        caption=caption_joined(
+            "Each point is a setting: up is more throughput, left is a quicker answer.",
+            f"{_sides_words(tuning)} by fresh runs; the others by short samplings of the search, relative to "
+            "the default.",
+            INTERVALS,
+        ),
+        alt=(
+            f"{counted(len(rows), 'setting')} by latency and throughput; the default answers in "
+            f"{duration(tuning.default.latency_s)}, the best in {duration(tuning.best.latency_s)}."
+        ),
+    )
+
+
+def _sides_words(tuning: Tuning) -> str:
+    names = [name for name, _ in tuning.sides]
+    return f"{listed(names).capitalize()} are measured"
+
+
+def _raced_row(tuning: Tuning, each: Raced, base: Raced) -> dict[str, Any]:
+    latency_s = each.latency_s / base.latency_s * tuning.default.latency_s
+    return {
+        "x": rounded(1e3 * latency_s),
+        "y": rounded(each.ratio * tuning.default.rate),
+        "low": None,
+        "high": None,
+        "series": "raced",
+        "setting": short(each.words, 120),
+    }
+
+
+def _scatter_spec(rows: Sequence[dict[str, Any]], unit: str, sides: Sequence[str]) -> dict[str, Any]:
+    import altair as alt
+
+    names = ["raced", *sides]
+    colours = {"raced": "#999999", "default": COLOURS[1], "by hand": COLOURS[4], "best": COLOURS[0]}
+    shapes = {"raced": "circle", "default": "square", "by hand": "diamond", "best": "triangle-up"}
+    xs, ys = [row["x"] for row in rows], [row[n] for row in rows for n in ("y", "high") if row[n] is not None]
+    x_scale = alt.Scale(domain=[0, max(xs) * 1.05], nice=False)
+    y_scale = alt.Scale(domain=[0, max(ys) * 1.08], nice=False)
+    of_x: Any = alt.X("x:Q", title="latency: median step (ms)", scale=x_scale, axis=alt.Axis(tickCount=8))
+    of_y: Any = {"title": unit, "scale": y_scale, "axis": alt.Axis(format="~s")}
+    tips = {
+        "setting:N": "setting",
+        "y:Q": unit,
+        "x:Q": "latency (ms)",
+        "low:Q": "interval from",
+        "high:Q": "to",
+    }
+    base = chart_of().encode(x=of_x)
+    whole = base.mark_rule(strokeWidth=1.5).encode(
+        y=alt.Y("low:Q", **of_y), y2="high:Q", color=_by_name(names, colours, "color")
+    )
+    points = base.mark_point(filled=True, size=70).encode(
+        y=alt.Y("y:Q", **of_y),
+        color=_by_name(names, colours, "color"),
+        shape=_by_name(names, shapes, "shape"),
+        tooltip=tooltips(tips),
+    )
+    return framed([points, whole], {"rows": rows}, highlight=Highlight(names))
+
+
+def _by_name(names: Sequence[str], values: dict[str, str], channel: str) -> Any:
+    import altair as alt
+
+    scale = alt.Scale(domain=list(names), range=[values[name] for name in names])
+    legend = alt.Legend(orient="top", direction="horizontal")
+    kind: Any = alt.Color if channel == "color" else alt.Shape
+    return kind("series:N", title=None, scale=scale, legend=legend)
+
+
+def _memory(tuning: Tuning) -> Chart | None:
+    """Peak memory of the default, the rungs, the hand setting and the best."""
+    steps = [(short(f"+ {rung.words}", _LABEL_LETTERS), rung.setting) for rung in tuning.ladder]
+    settings = [("default", tuning.default), *steps, *tuning.sides[1:]]
+    rows: list[dict[str, Any]] = []
+    for label, setting in settings:
+        for where, num_bytes in (("host", setting.memory_bytes), ("GPU", setting.gpu_memory_bytes)):
+            if num_bytes:
+                mib = rounded(num_bytes / 2**20)
+                rows.append({"x": label, "y": mib, "series": where, "text": memory(num_bytes)})
+    if len(rows) < 2:
+        return None
+    told = ", ".join(f"{row['x']} {row['text']}" for row in rows)
+    return Chart(
+        key=key_of(tuning.study, tuning.key[:6], "memory"),
+        title=f"{short(tuning.name, 80)}: memory",
+        spec=_memory_spec(rows, [label for label, _ in settings]),
+        caption="Peak memory of all processes of a setting, shared pages counted once; the worst run.",
+        alt=f"Bars of memory: {told}.",
+    )
+
+
+def _memory_spec(rows: Sequence[dict[str, Any]], labels: Sequence[str]) -> dict[str, Any]:
+    import altair as alt
+
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    length = alt.Scale(domain=[0, max(row["y"] for row in rows) * 1.15], nice=False)
+    axis = alt.Axis(labelLimit=320, labelOverlap=False, grid=False)
+    base = chart_of().encode(
+        y=alt.Y("x:N", sort=list(dict.fromkeys(labels)), axis=axis, title=None),
+        x=alt.X("y:Q", title="MiB", scale=length),
+    )
+    if len(names) > 1:
+        base = base.encode(yOffset=alt.YOffset("series:N", sort=names))
+    legend = alt.Legend(orient="top", direction="horizontal") if len(names) > 1 else None
+    scale = alt.Scale(domain=names, range=list(COLOURS[: len(names)]))
+    color = alt.Color("series:N", title=None, scale=scale, legend=legend)
+    bars = base.mark_bar().encode(color=color, tooltip=tooltips({"x:N": "setting", "text:N": "memory"}))
+    words = base.mark_text(align="left", dx=6).encode(text="text:N")
+    height = ROW_HEIGHT * len(set(labels)) * len(names)
+    return framed([bars, words], {"rows": rows}, height, Highlight(names))

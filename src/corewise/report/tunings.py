@@ -1,0 +1,244 @@
+"""What tunings found, read from the journals that they leave in a store."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corewise.report.model import Column, Table
+from corewise.report.words import counted, duration, figure, listed, memory, short, times
+from corewise.store.lines import scan
+
+FOLDER = "tune"  # of a store
+_LONGEST = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """One setting with its figures; `low` and `high` are None where no fresh runs gave them."""
+
+    words: str
+    rate: float
+    low: float | None = None
+    high: float | None = None
+    latency_s: float = 0.0
+    memory_bytes: float = 0.0
+    gpu_memory_bytes: float = 0.0
+    compile_s: float = 0.0
+    check_error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One more knob on the way from the default to the best."""
+
+    words: str
+    setting: Tuned
+    gain: float  # over the rung before
+    low: float | None
+    high: float | None
+    total: float  # over the default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """A setting as the races of the search saw it, relative to the default."""
+
+    words: str
+    outcome: str
+    ratio: float  # of throughput to the default's; 0: it was not measured
+    latency_s: float
+    check_error: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """The answer of one tuning."""
+
+    study: str
+    key: str  # different for each question
+    name: str
+    mode: str
+    unit: str
+    verdict: str
+    headline: str
+    default: Tuned
+    best: Tuned
+    hand: Tuned | None
+    over_hand: float | None
+    ladder: Sequence[Rung]
+    raced: Sequence[Raced]
+    tied: Sequence[str]
+    not_tried: Sequence[tuple[str, str]]  # what, why
+    notes: Sequence[str]
+    command: str
+
+    @property
+    def sides(self) -> list[tuple[str, Tuned]]:
+        """Default, hand setting and best, each by its name; equal ones once."""
+        named = [("default", self.default), ("by hand", self.hand), ("best", self.best)]
+        found: dict[str, tuple[str, Tuned]] = {}
+        for name, setting in named:
+            if setting is not None:
+                found.setdefault(setting.words, (name, setting))
+        return list(found.values())
+
+
+def read_tunings(store: Path) -> list[Tuning]:
+    """The last answer of each question that was tuned with this store; what cannot be read is passed by."""
+    found = []
+    for path in sorted((store / FOLDER).glob("*.jsonl")):
+        answers = [value for value in _entries(path) if value.get("entry") == "answered"]
+        if answers:
+            try:
+                found.append(_tuning(path.stem, answers[-1]))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return found
+
+
+def sentences_of(tuning: Tuning) -> list[str]:
+    """The answer in sentences, the headline first."""
+    best, default = tuning.best, tuning.default
+    said = [f"{short(tuning.name, 120)}: {short(tuning.headline, _LONGEST)}"]
+    if best.words != default.words:
+        said.append(
+            f"{figure(best.rate, best.low, best.high)} {tuning.unit} where the default gives "
+            f"{figure(default.rate, default.low, default.high)}."
+        )
+    if tuning.over_hand is not None and tuning.hand is not None and tuning.hand.words != best.words:
+        said.append(
+            f"Over the hand setting ({short(tuning.hand.words, 120)}) it is {times(tuning.over_hand)}."
+        )
+    if tuning.mode == "infer" and best.latency_s and default.latency_s:
+        said.append(f"A step takes {duration(best.latency_s)}; the default's {duration(default.latency_s)}.")
+    if best.memory_bytes and best.words != default.words:
+        said.append(f"It takes {memory(best.memory_bytes)}; the default {memory(default.memory_bytes)}.")
+    if tuning.tied:
+        said.append(f"Tied with it: {listed([short(each, 120) for each in tuning.tied], 3)}.")
+    said += [short(note, _LONGEST) for note in tuning.notes]
+    if tuning.command:
+        said.append(f"`{tuning.command}`")
+    return said
+
+
+def tables_of(tuning: Tuning) -> Iterator[Table]:
+    """What was raced, and what was not tried with its reason."""
+    if tuning.raced:
+        yield _raced_table(tuning)
+    if tuning.not_tried:
+        yield Table(
+            key="not tried",
+            title=f"{short(tuning.name, 120)}: not tried",
+            columns=(Column(key="what", title="setting"), Column(key="why", title="reason")),
+            rows=[(short(what, _LONGEST), short(why, _LONGEST)) for what, why in tuning.not_tried],
+        )
+
+
+def _raced_table(tuning: Tuning) -> Table:
+    columns = (
+        Column(key="setting", title="setting"),
+        Column(key="outcome", title="outcome", hint="against the best at that time"),
+        Column(key="ratio", title="over the default", kind="number", hint="by short samplings"),
+        Column(key="latency", title="step", kind="seconds"),
+        Column(key="error", title="error", kind="number", hint="against float64, as every trial is checked"),
+        Column(key="reason", title="reason"),
+    )
+    in_order = sorted(tuning.raced, key=lambda each: -each.ratio)
+    rows = [
+        (
+            short(each.words, _LONGEST),
+            each.outcome,
+            each.ratio or None,
+            each.latency_s or None,
+            each.check_error if each.ratio else None,
+            short(each.reason, _LONGEST),
+        )
+        for each in in_order
+    ]
+    return Table(
+        key="raced",
+        title=f"{short(tuning.name, 120)}: raced",
+        columns=columns,
+        rows=rows,
+        caption=f"{counted(len(rows), 'setting')} raced by short samplings; only the fresh runs are claimed.",
+        best_rows=[i for i, each in enumerate(in_order) if each.words == tuning.best.words],
+    )
+
+
+def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return
+    yield from (entry.value for entry in scan(lines) if entry.value is not None)
+
+
+def _tuning(key: str, entry: Mapping[str, Any]) -> Tuning:
+    told = entry["answer"]
+    hand = told.get("by_hand")
+    return Tuning(
+        study=str(entry["study"]),
+        key=key,
+        name=str(told["subject"]),
+        mode=str(told["mode"]),
+        unit=str(told["unit"]),
+        verdict=str(told["verdict"]),
+        headline=str(entry["headline"]),
+        default=_tuned(told["default"]),
+        best=_tuned(told["best"]),
+        hand=_tuned(hand) if hand else None,
+        over_hand=_number(told.get("speedup_over_hand")),
+        ladder=[_rung(each) for each in told["ladder"]],
+        raced=[_raced(each) for each in told["tried"]],
+        tied=[str(each["words"]) for each in told["tied"]],
+        not_tried=[(str(each["what"]), str(each["reason"])) for each in told["not_tried"]],
+        notes=[str(each) for each in told["notes"]],
+        command=str(entry.get("command", "")),
+    )
+
+
+def _tuned(told: Mapping[str, Any]) -> Tuned:
+    low, high = told.get("interval") or (None, None)
+    return Tuned(
+        words=str(told["words"]),
+        rate=_number(told["throughput"]) or 0.0,
+        low=_number(low),
+        high=_number(high),
+        latency_s=_number(told.get("latency_s")) or 0.0,
+        memory_bytes=_number(told.get("memory_bytes")) or 0.0,
+        gpu_memory_bytes=_number(told.get("gpu_memory_bytes")) or 0.0,
+        compile_s=_number(told.get("compile_s")) or 0.0,
+        check_error=_number(told.get("check_error")),
+    )
+
+
+def _rung(told: Mapping[str, Any]) -> Rung:
+    low, high = told.get("gain_interval") or (None, None)
+    return Rung(
+        words=str(told["words"]),
+        setting=_tuned(told["side"]),
+        gain=float(told["gain"]),
+        low=_number(low),
+        high=_number(high),
+        total=float(told["total"]),
+    )
+
+
+def _raced(told: Mapping[str, Any]) -> Raced:
+    return Raced(
+        words=str(told["words"]),
+        outcome=str(told["outcome"]),
+        ratio=_number(told["ratio"]) or 0.0,
+        latency_s=_number(told["latency_s"]) or 0.0,
+        check_error=_number(told.get("check_error")),
+        reason=str(told.get("reason", "")),
+    )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)

@@ -1,0 +1,248 @@
+"""What cannot be planned runs as it is, with the reason; what fails, fails as in plain PyTorch."""
+
+import copy
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.dataflow.made_models import Wide
+from torch import Tensor, nn
+
+from corewise.dataflow import spinning
+from corewise.dataflow.malleable import Malleable, malleable
+from corewise.dataflow.parallel import close_parallel, parallel
+
+Make = Callable[..., Malleable]
+
+
+class DataDependent(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+
+class Loops(nn.Module):
+    def forward(self, x: Tensor) -> list[float]:
+        return x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [(DataDependent(), "torch.export cannot take it"), (Loops(), "item depends on the data")],
+    ids=["branch", "list"],
+)
+def test_what_cannot_be_captured_runs_as_it_is_and_says_why(
+    planned: Make, model: nn.Module, reason: str
+) -> None:
+    fast = planned(model, torch.ones(3))
+    for x in (torch.ones(3), -torch.ones(3)):
+        got, expected = fast(x), model(x)
+        assert torch.equal(got, expected) if isinstance(got, Tensor) else got == expected
+    assert f"runs as it is: {reason}" in fast.explain()
+    assert fast.timeline() == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [((torch.ones(0, 16),), "an input is empty"), ((torch.ones(2, 5),), "cannot")],
+    ids=["empty", "misfit"],
+)
+def test_inputs_that_cannot_be_planned_for_have_a_reason(
+    planned: Make, inputs: tuple[Tensor, ...], reason: str
+) -> None:
+    fast = planned(Wide(), inputs)
+    assert reason in fast.explain()
+
+
+def test_a_model_on_another_device_passes_through_with_a_note(
+    planned: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spinning, "_noted", {})
+    model = Wide().to("meta")  # as cuda would be: any device that is not the CPU
+    with caplog.at_level(logging.WARNING):
+        fast = planned(model, torch.ones(2, 16, device="meta"))
+    assert "the model is on meta" in caplog.text
+    assert fast(torch.ones(2, 16, device="meta")).shape == (2, 16)
+    assert "the model is on meta" in fast.explain()
+
+
+def test_things_that_are_no_tensors_run_as_they_are(planned: Make) -> None:
+    class Takes(nn.Module):
+        def forward(self, x: Tensor, how: object) -> Tensor:
+            return x + len(str(how))
+
+    fast = planned(Takes())
+    for _ in range(3):
+        assert torch.equal(fast(torch.ones(2), {1, 2}), Takes()(torch.ones(2), {1, 2}))
+
+
+def test_only_modules_are_taken() -> None:
+    with pytest.raises(TypeError, match="for functions: parallel"):
+        malleable(len)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'native', 'python'"):
+        malleable(Wide(), executor="fortran")
+    with pytest.raises(ValueError, match="run='fast'"):
+        malleable(Wide(), run="fast")
+
+
+def test_hooks_are_heard(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    fast = planned(model, x)
+    heard: list[str] = []
+    handle = model.stem.register_forward_hook(lambda *_: heard.append("stem"))
+    fast(x)
+    assert heard == ["stem"]
+    assert "hooks listen" in fast.explain()
+    handle.remove()
+    fast(x)
+    assert heard == ["stem"]
+
+
+class Looks(nn.Module):
+    """Raises in one of its branches for some inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4)
+        self.other = nn.Embedding(100, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branches = [self.table(x), self.other(x).tanh(), self.other(x + 1).tanh().tanh()]
+        return torch.stack(branches).sum(0)
+
+
+def test_an_operator_that_raises_in_a_branch_raises_as_in_plain_and_leaves_all_usable(planned: Make) -> None:
+    model = Looks()
+    good, bad = torch.arange(6), torch.arange(6) + 5
+    fast = planned(model, good)
+    with pytest.raises(IndexError) as plain:
+        model(bad)
+    for _ in range(3):
+        with pytest.raises(IndexError) as mine:
+            fast(bad)
+        assert str(mine.value) == str(plain.value)
+        torch.testing.assert_close(fast(good), model(good))
+        assert fast.timeline()
+
+
+def test_memory_that_runs_out_in_a_branch_raises_as_in_plain(planned: Make) -> None:
+    class Grows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.expand(2**20, 2**20, 2**10).contiguous().sum() + x.tanh().sum()
+
+    fast = planned(Grows(), torch.ones(1))
+    with pytest.raises(RuntimeError, match="allocate"):
+        fast(torch.ones(1))
+
+
+def test_an_interrupt_ends_the_call_and_leaves_all_usable() -> None:
+    def slow() -> Tensor:
+        x = torch.randn(300, 300)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            x = (x @ x) / 300
+        return x
+
+    timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        parallel(slow, slow)
+    timer.join()
+    assert parallel(lambda: 1, lambda: 2) == (1, 2)
+    close_parallel()
+
+
+def test_several_callers_get_their_own_results(planned: Make) -> None:
+    model = Wide().eval()
+    inputs = [torch.randn(8, 16) for _ in range(4)]
+    with torch.no_grad():
+        fast = planned(model, inputs[0])
+        expected = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(30):
+                if not torch.allclose(fast(inputs[number]), expected[number], atol=1e-6):
+                    wrong.append(number)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+def test_a_copy_and_a_pickle_plan_for_themselves(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    fast = planned(model, x)
+    for other in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        assert other.module is not model
+        torch.testing.assert_close(other(x), model(x))
+        other.close()
+
+
+def test_the_modules_attributes_are_reachable(planned: Make) -> None:
+    model = Wide()
+    fast = planned(model)
+    assert list(fast.parameters()) == list(model.parameters())
+    assert fast.state_dict().keys() == model.state_dict().keys()
+    assert fast.eval() is fast
+    assert not model.training
+    assert fast.train().training
+    with pytest.raises(AttributeError):
+        _ = fast.nothing_of_this_name
+
+
+def test_a_closed_one_runs_the_module(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    with planned(model, x) as fast:
+        fast(x)
+    assert torch.equal(fast(x), model(x))
+    assert "it was closed" in fast.explain()
+
+
+def test_transforms_see_the_modules_own_operators(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    with torch.no_grad():
+        fast = planned(model, x)
+        torch.testing.assert_close(torch.func.vmap(fast)(x), model(x))
+
+
+def test_branches_marked_by_hand_run_together_and_raise_in_order() -> None:
+    with torch.no_grad():
+        assert parallel(torch.is_grad_enabled, torch.is_grad_enabled, lambda: 3) == (False, False, 3)
+    names = set(parallel(*[_thread_name] * 6))
+    assert names <= {thread.name for thread in threading.enumerate()}
+    assert parallel(lambda: parallel(lambda: 1, lambda: 2), lambda: 3) == ((1, 2), 3)
+    with pytest.raises(ZeroDivisionError):
+        parallel(lambda: 1 / 0, lambda: 2)
+    assert parallel() == ()
+    close_parallel()
+
+
+def _thread_name() -> str:
+    time.sleep(0.01)
+    return threading.current_thread().name
+
+
+def test_branches_marked_by_hand_can_be_captured(planned: Make) -> None:
+    class Marked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat(parallel(lambda: self.one(x), lambda: self.two(x)))
+
+    model, x = Marked(), torch.randn(2, 4)
+    fast = planned(model, x)
+    torch.testing.assert_close(fast(x), model(x))
+    assert fast.timeline()
+    close_parallel()

@@ -1,0 +1,142 @@
+"""Threads: pinned inside the allocation, gone after use, following it when it changes, not inherited."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.dataflow.made_models import Wide
+
+from corewise.dataflow.malleable import Malleable
+from corewise.machine.pinning import read_thread_masks
+
+Make = Callable[..., Malleable]
+
+
+def teams_alive() -> list[str]:
+    return [mask.name for mask in read_thread_masks().values() if mask.name.startswith("corewise-")]
+
+
+def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(256, 16)
+    first, second = planned(model, x), planned(model, x)
+    first(x)
+    masks = [mask for mask in read_thread_masks().values() if mask.name.startswith("corewise-")]
+    assert masks
+    allowed = os.sched_getaffinity(0)
+    for mask in masks:
+        assert set(mask.cpus) <= allowed
+        assert mask.name == f"corewise-{len(mask.cpus)}"
+    first.close()
+    assert torch.allclose(second(x), model(x), atol=1e-5)  # shares the threads, which live on
+    second.close()
+    assert teams_alive() == []
+    assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def test_threads_end_when_the_last_reference_goes() -> None:
+    from corewise.dataflow.malleable import malleable
+
+    fast = malleable(
+        Wide(), torch.randn(4, 16), executor="python", planning_s=0.05, keep=False, run="planned"
+    )
+    assert teams_alive()
+    del fast
+    gc.collect()
+    assert teams_alive() == []
+
+
+def test_a_forked_child_runs_the_module_itself(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    fast = planned(model, x)
+    expected = model(x)
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # as DataLoader's workers do
+        good = torch.equal(fast(x), model(x)) and "forked" in fast.explain()
+        torch.allclose(fast(x), expected)
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    torch.testing.assert_close(fast(x), expected)
+
+
+def test_where_there_is_one_thread_the_module_runs_itself(planned: Make) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker of DataLoader
+    try:
+        fast = planned(Wide(), torch.randn(4, 16))
+        assert "one core only" in fast.explain()
+        assert teams_alive() == []
+    finally:
+        torch.set_num_threads(threads)
+
+
+FOLLOWS = """
+    import json, os, time
+    import torch
+    from corewise import malleable
+    from tests.dataflow.made_models import Wide
+
+    cpus = sorted(os.sched_getaffinity(0))
+    torch.set_num_threads(len(cpus))
+    model, x = Wide(features=512).eval(), torch.randn(1024, 512)
+    torch.set_grad_enabled(False)
+    fast = malleable(model, x, executor="python", planning_s=0.05, keep=False, run="planned")
+    said = []
+
+    def look():
+        time.sleep(0.3)
+        for _ in range(12):
+            assert torch.allclose(fast(x), model(x), atol=1e-3)
+        on = {cpu for ran in fast.timeline() for cpu in ran.cpus}
+        names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+        said.append([sorted(on), torch.get_num_threads(), sum(n.startswith("corewise-") for n in names)])
+
+    look()
+    os.sched_setaffinity(0, cpus[:1])
+    look()
+    os.sched_setaffinity(0, cpus)
+    look()
+    print(json.dumps(said))
+"""
+
+
+def test_widths_follow_the_allocation_and_nothing_keeps_the_interpreter(
+    tmp_path: Path, need: Callable[[bool, str], None]
+) -> None:
+    num_cpus = len(os.sched_getaffinity(0))
+    need(num_cpus > 1, "one CPU cannot be made fewer")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COREWISE_NATIVE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FOLLOWS)], env=env, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    before, fewer, after = json.loads(done.stdout)
+    assert before[:2] == [sorted(os.sched_getaffinity(0)), num_cpus]
+    assert before[2] > 0
+    assert fewer[1:] == [1, 0]
+    assert after[:2] == before[:2]
+    assert after[2] > 0
+
+
+def test_the_quota_of_a_cgroup_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from corewise.dataflow.allocation import cpu_quota, usable_cpus
+
+    own = Path("/proc/self/cgroup").read_text().splitlines()
+    unified = [line.split(":", 2)[2] for line in own if line.split(":", 2)[1] == ""]
+    if not unified:
+        pytest.skip("no unified control groups here")
+    folder = tmp_path / unified[0].lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(str(tmp_path)) is None
+    (folder / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(str(tmp_path)) == 1.5
+    assert len(usable_cpus(64, str(tmp_path))) == 1

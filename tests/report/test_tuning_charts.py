@@ -1,0 +1,161 @@
+"""What a tuning found, in the report: the ladder, throughput against latency, memory, words and tables."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pytest
+from browser import Page
+from made_trials import trial
+
+from corewise.report.charts.ladder import GAIN, LOSS, tuning_charts
+from corewise.report.figures import rendered
+from corewise.report.gather import build_report
+from corewise.report.model import Chart
+from corewise.report.tunings import Tuning, read_tunings, sentences_of, tables_of
+from corewise.store.store import Store
+from corewise.tuner.journal import Journal
+from corewise.tuner.result import Side, Step, Tried, TuneResult
+from corewise.tuner.session import kept_answer
+from corewise.tuner.space import LeftOut, Space
+
+GIB = 1 << 30
+
+
+def side(words: str, rate: float, latency_s: float, num_bytes: float = GIB) -> Side:
+    return Side(
+        params={"processes": 1},
+        words=words,
+        throughput=rate,
+        interval=(rate * 0.97, rate * 1.03),
+        latency_s=latency_s,
+        memory_bytes=num_bytes,
+        command=f"env OMP_NUM_THREADS=2 python worker run {words.split(',')[0]}.json",
+    )
+
+
+DEFAULT, HAND = side("default", 35.0, 1.8), side("channels_last, allocator retain", 88.0, 0.72)
+BEST = side("8×2, channels_last, allocator retain", 142.0, 0.44, 3 * GIB)
+LADDER = (
+    Step("8×2", side("8×2", 61.0, 1.1, 2.8 * GIB), 1.74, (1.6, 1.9), 1.74),
+    Step("channels_last", side("8×2, channels_last", 150.0, 0.45, 2.9 * GIB), 2.46, (2.3, 2.6), 4.29),
+    Step("allocator retain", BEST, 0.95, (0.9, 0.99), 4.06),
+)
+RESULT = TuneResult(
+    name="resnet50 infer",
+    mode="infer",
+    batch=64,
+    machine="16 cores of A CPU",
+    verdict="faster",
+    default=DEFAULT,
+    best=BEST,
+    hand=HAND,
+    speedup=4.06,
+    speedup_interval=(3.9, 4.2),
+    speedup_over_hand=1.61,
+    ladder=LADDER,
+    tried=(
+        Tried("default", {}, "default", 1.0, 34.0, 1.85),
+        Tried("channels_last, allocator retain", {}, "won", 2.5, 86.0, 0.74),
+        Tried("16×1", {}, "latency", 1.9, 66.0, 2.4),
+        Tried("bfloat16", {}, "rejected", 0.0, 0.0, 0.0, float("inf"), "wrong numbers"),
+    ),
+    tied=(Tried("8×2, channels_last", {}, "tied", 4.0, 140.0, 0.45),),
+    left_out=(LeftOut("bfloat16", "fewer digits; allow it with --allow lower-precision"),),
+    notes=("the search was short",),
+)
+
+
+def stored(folder: Path, result: TuneResult = RESULT) -> Path:
+    store = Store.open(folder / "store", create=True)
+    for i, rate in enumerate((35.0, 88.0, 142.0)):
+        params = {"workload": "resnet50", "mode": "infer", "processes": 2**i}
+        store.append(trial(rate, study=result.study, params=params))
+    kept_answer(Journal(store, "0123456789abcdef", Space({}, ())), result)
+    return folder / "store"
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> Tuning:
+    [found] = read_tunings(stored(tmp_path))
+    return found
+
+
+def rows(chart: Chart) -> dict[str, dict[str, Any]]:
+    return {row["x"]: row for row in chart.spec["datasets"]["rows"]}
+
+
+def test_every_chart_is_valid_and_can_be_drawn(tuning: Tuning) -> None:
+    drawn = tuning_charts(tuning)
+    assert [chart.key.rpartition("-")[2] for chart in drawn] == ["ladder", "latency", "memory"]
+    for chart in drawn:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            alt.LayerChart.from_dict(dict(chart.spec), validate=True)
+        assert rendered(chart, "svg").startswith(b"<svg")
+        assert (chart.caption[-1], chart.alt[-1]) == (".", ".")
+
+
+def test_each_knob_hangs_where_the_one_before_it_ended(tuning: Tuning) -> None:
+    found = rows(tuning_charts(tuning)[0])
+    assert list(found) == ["default", "+ 8×2", "+ channels_last", "+ allocator retain", "by hand", "best"]
+    assert [(row["start"], row["y"]) for row in found.values()][:4] == [
+        (0, 35.0),
+        (35.0, 61.0),
+        (61.0, 150.0),
+        (150.0, 142.0),
+    ]
+    assert (found["+ 8×2"]["series"], found["+ allocator retain"]["series"]) == (GAIN, LOSS)
+    assert found["+ 8×2"]["over"] == "1.74× (1.60 to 1.90)"
+    assert found["best"]["text"] == "4.06× the default"
+
+
+def test_raced_settings_are_drawn_relative_to_the_default_of_the_fresh_runs(tuning: Tuning) -> None:
+    points = tuning_charts(tuning)[1].spec["datasets"]["rows"]
+    [raced] = [row for row in points if row["setting"] == "16×1"]
+    assert raced["y"] == pytest.approx(1.9 * 35.0)
+    assert raced["x"] == pytest.approx(1e3 * 2.4 / 1.85 * 1.8, rel=1e-4)
+    assert {row["series"] for row in points} == {"raced", "default", "by hand", "best"}
+
+
+def test_training_has_no_chart_of_latency_and_one_setting_no_ladder(tuning: Tuning) -> None:
+    training = tuning_charts(replace(tuning, mode="train"))
+    assert [chart.key.rpartition("-")[2] for chart in training] == ["ladder", "memory"]
+    alone = replace(tuning, best=tuning.default, hand=None, ladder=(), raced=tuning.raced[:1])
+    assert tuning_charts(alone) == []
+
+
+def test_words_and_tables_tell_gain_ties_notes_and_what_was_not_tried(tuning: Tuning) -> None:
+    said = " ".join(sentences_of(tuning))
+    for words in ("4.06×", "1.61×", "Tied with it: 8×2, channels_last", "the search was short", "`env OMP_"):
+        assert words in said
+    raced, not_tried = tables_of(tuning)
+    assert (raced.rows[-1][1], raced.rows[-1][-1]) == ("rejected", "wrong numbers")
+    assert raced.rows[-1][4] is None  # an infinite error has no number
+    assert not_tried.rows[0][0] == "bfloat16"
+
+
+def test_the_report_shows_the_tuning_in_place_of_charts_of_a_grid(tmp_path: Path) -> None:
+    [part] = build_report([stored(tmp_path)], studies=[RESULT.study]).studies
+    assert [chart.key.split("-")[-1] for chart in part.charts][:3] == ["ladder", "latency", "memory"]
+    assert part.answers[0].startswith("resnet50 infer: 8×2, channels_last, allocator retain: 4.06×")
+    assert [table.title.rpartition(": ")[2] for table in part.tables] == ["raced", "not tried", "results"]
+
+
+def test_a_journal_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
+    folder = stored(tmp_path)
+    journal = folder / "tune/0123456789abcdef.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"answer"', b'"anser_"'))
+    assert read_tunings(folder) == []
+    assert build_report([folder]).studies[0].answers
+
+
+def test_the_page_draws_the_ladder(open_page: Callable[..., Page], tmp_path: Path) -> None:
+    page = open_page(build_report([stored(tmp_path)]))
+    titles = page.run("[...document.querySelectorAll('figure.chart h3')].map(e => e.textContent)")
+    assert "resnet50 infer: what each knob gave" in titles
+    assert page.run("document.querySelectorAll('figure.chart .drawing svg, figure.chart canvas').length")
+    assert page.complaints() == []
