@@ -2,11 +2,13 @@
 
     python benchmarks/malleable_overhead.py [--rounds 7] [--json FILE]
 
-Needs torch and numpy only. Three shapes of tiny tasks on up to four lanes, one core each:
+Needs torch and numpy only. Shapes of tasks on up to four lanes, one core each:
 chain       every task waits for one in another lane: the whole hand-over, with nothing to hide it
-fork-join   the caller's task, one in each lane, the caller's again: what a wide model does
+fork_join   the caller's task, one in each lane, the caller's again: what a wide model does
 apart       lanes that never wait for each other: what a task costs by itself
-The overhead of a task is the time of a run less the operators' own time, over its tasks.
+woken       a chain of operators so long that the waiting lanes have gone to sleep
+The overhead is a run's time over its tasks (over those of one lane where lanes run apart), the tiny operator
+included; for the last shape less what plain execution takes for the same operators.
 """
 
 from __future__ import annotations
@@ -33,14 +35,21 @@ from corewise.dataflow.schedule import Lane, Plan, Step, Task
 from corewise.dataflow.teams import Teams
 
 NUM_TASKS = 400
+NUM_LONG_TASKS = 60
+TINY = (torch.ops.aten.neg.default,)
+LONG = (torch.ops.aten.cumsum.default, 0)  # one thread whatever the width
+LONG_ELEMENTS = 60_000
 GOAL_US = {"native": 10.0, "python": 60.0}
 Made = Tuple[Program, Tuple[Task, ...], Plan]
 
 
-def made(needs: Sequence[Sequence[int]], lanes: Sequence[int], num_cores: int) -> Made:
-    """A program of one tiny operator a task, with these needs and lanes."""
+def made(
+    needs: Sequence[Sequence[int]], lanes: Sequence[int], num_cores: int, operator: Sequence[Any] = TINY
+) -> Made:
+    """A program of one operator a task, with these needs and lanes."""
+    target, *rest = operator
     calls = [
-        Call(f"neg_{n}", torch.ops.aten.neg.default, (Ref(before[0] + 1 if before else 0),), {}, (n + 1,))
+        Call(f"call_{n}", target, (Ref(before[0] + 1 if before else 0), *rest), {}, (n + 1,))
         for n, before in enumerate(needs)
     ]
     outputs = (Ref(len(calls)),)
@@ -76,7 +85,16 @@ def apart(num_cores: int) -> Made:
     return made(needs, [1 + n % num_cores for n in range(NUM_TASKS)], num_cores)
 
 
-def best_of_turns(runs: Dict[str, Callable[[], object]], rounds: int) -> Dict[str, float]:
+def woken(num_cores: int) -> Made:
+    """A chain of long operators."""
+    needs = [[n - 1] if n else [] for n in range(NUM_LONG_TASKS)]
+    return made(needs, [1 + n % num_cores for n in range(NUM_LONG_TASKS)], num_cores, LONG)
+
+
+SHAPES = (chain, fork_join, apart, woken)
+
+
+def medians_in_turns(runs: Dict[str, Callable[[], object]], rounds: int) -> Dict[str, float]:
     """Median seconds of each, timed in turns."""
     times: Dict[str, List[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -100,23 +118,30 @@ def measured(rounds: int) -> Dict[str, Any]:
         kinds["native"] = NativeExecutor
     teams = Teams(sorted(os.sched_getaffinity(0)))
     found: Dict[str, Any] = {"num_cores": num_cores, "torch": torch.__version__, "no_native": problem}
-    x = torch.ones(1)
     with torch.no_grad():
-        for shape in (chain, fork_join, apart):
+        for shape in SHAPES:
             program, tasks, plan = shape(num_cores)
-            runs: Dict[str, Callable[[], object]] = {}
-            for kind, executor in kinds.items():
-                runs[kind] = _run(executor(program, tasks, plan, teams), program.num_values, x)
-            runs["plain"] = _plain(len(tasks), x)
-            times = best_of_turns(runs, rounds)
+            x = torch.ones(LONG_ELEMENTS if shape is woken else 1)
+            runs = {
+                kind: _run(executor(program, tasks, plan, teams), program.num_values, x)
+                for kind, executor in kinds.items()
+            }
+            if shape is woken:
+                runs["plain"] = _plain(len(tasks), x)
+            times = medians_in_turns(runs, rounds)
+            own = times.pop("plain", 0.0)
             length = len(tasks) / num_cores if shape is apart else len(tasks)
-            own = times["plain"] / len(tasks)
-            found[shape.__name__] = {kind: 1e6 * (times[kind] / length - own) for kind in kinds}
+            found[shape.__name__] = {kind: 1e6 * (seconds - own) / length for kind, seconds in times.items()}
     return found
 
 
 def _plain(num_calls: int, x: torch.Tensor) -> Callable[[], object]:
-    return lambda: [torch.ops.aten.neg.default(x) for _ in range(num_calls)]
+    def run() -> None:
+        one = x
+        for _ in range(num_calls):
+            one = LONG[0](one, *LONG[1:])
+
+    return run
 
 
 def _run(executor: Any, num_values: int, x: torch.Tensor) -> Callable[[], object]:
@@ -140,7 +165,7 @@ def main() -> int:
         print(f"no C++ executor: {found['no_native']}")
     print(f"{'':<12}{'python':>10}{'native':>10}")
     missed = []
-    for shape in ("chain", "fork_join", "apart"):
+    for shape in (one.__name__ for one in SHAPES):
         row = found[shape]
         cells = [f"{row[kind]:.1f}" if kind in row else "-" for kind in ("python", "native")]
         print(f"{shape:<12}" + "".join(f"{cell:>10}" for cell in cells))

@@ -86,7 +86,7 @@ FOLLOWS = """
 
     cpus = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(len(cpus))
-    model, x = Wide(features=512).eval(), torch.randn(1024, 512)
+    model, x = Wide().eval(), torch.randn(64, 16)
     torch.set_grad_enabled(False)
     fast = malleable(model, x, executor="python", planning_s=0.05, keep=False, run="planned")
     said = []
@@ -94,10 +94,10 @@ FOLLOWS = """
     def look():
         time.sleep(0.3)
         for _ in range(12):
-            assert torch.allclose(fast(x), model(x), atol=1e-3)
-        on = {cpu for ran in fast.timeline() for cpu in ran.cpus}
+            assert torch.allclose(fast(x), model(x), atol=1e-5)
+        on = [list(teams.cpus) for teams in fast._held]
         names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
-        said.append([sorted(on), torch.get_num_threads(), sum(n.startswith("corewise-") for n in names)])
+        said.append([on, torch.get_num_threads(), sum(n.startswith("corewise-") for n in names)])
 
     look()
     os.sched_setaffinity(0, cpus[:1])
@@ -119,11 +119,10 @@ def test_widths_follow_the_allocation_and_nothing_keeps_the_interpreter(
     )
     assert done.returncode == 0, done.stderr
     before, fewer, after = json.loads(done.stdout)
-    assert before[:2] == [sorted(os.sched_getaffinity(0)), num_cpus]
+    assert before[:2] == [[sorted(os.sched_getaffinity(0))], num_cpus]
     assert before[2] > 0
-    assert fewer[1:] == [1, 0]
+    assert fewer == [[], 1, 0]
     assert after[:2] == before[:2]
-    assert after[2] > 0
 
 
 def test_the_quota_of_a_cgroup_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.capture import capture
 from corewise.dataflow.native_executor import NativeExecutor, NotNative, native_graph, native_lanes
+from corewise.dataflow.native_measure import Recorded, recorded, seconds_of_calls, seconds_of_training
 from corewise.dataflow.program import Call, Program, Ref
 from corewise.dataflow.schedule import Lane, Plan, Step, Task
 from corewise.dataflow.tasks import chains
@@ -307,3 +308,35 @@ def test_spans_tell_when_each_task_ran(teams: Teams) -> None:
     assert times == sorted(times)
     assert before <= times[0]
     assert times[-1] <= after
+
+
+def test_calls_are_timed_on_any_lane_as_often_as_asked(teams: Teams) -> None:
+    program, tasks = tiny([(torch.ops.aten.neg.default,)] * 2, [[], [0]])
+    with torch.no_grad():
+        known = recorded(program, [torch.ones(1), None, None])
+        for lane in (Lane(0, 1), Lane(1, 1), Lane(0, 2)):
+            found = seconds_of_calls(known, [1], teams, lane, repeats=30, before=[0])
+            assert len(found) == 30
+            assert 0 < min(found) < 0.1
+        assert len(seconds_of_calls(known, [0], teams, Lane(0, 1), repeats=10**9, limit_s=0.01)) < 10**6
+
+
+def test_an_error_while_timing_is_raised(teams: Teams) -> None:
+    failing, _ = tiny([(torch.ops.aten.select.int, 0, 9)])
+    with pytest.raises(IndexError):
+        recorded(failing, [torch.ones(3), None])
+    known = recorded(failing, [torch.ones(10), None])
+    fewer, _ = tiny([(torch.ops.aten.select.int, 0, 99)])
+    with pytest.raises(IndexError):
+        seconds_of_calls(Recorded(fewer, known.values), [0], teams, Lane(0, 1), repeats=3)
+
+
+def test_forward_and_backward_of_a_task_are_timed_apart(teams: Teams) -> None:
+    model, x = Wide(), torch.randn(4, 16)
+    planned = Planned(model, teams, x)
+    known = recorded(planned.bound.program, planned.bound.values([x]))
+    there, back = seconds_of_training(planned.executor, known, 1, Lane(1, 1), repeats=5)
+    assert len(there) == len(back) == 5
+    assert min(there) > 0
+    assert min(back) > 0
+    assert all(one.grad is None for one in model.parameters())

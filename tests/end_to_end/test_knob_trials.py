@@ -1,5 +1,6 @@
 """Real trials of settings that must prove themselves: huge pages, branches side by side, folded norms."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ def test_settings_that_need_a_proof_leave_it_in_the_record(bench: Bench) -> None
 
 def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
+    from corewise.dataflow.native.build import CannotBuild, native_module
+
+    with contextlib.suppress(CannotBuild):
+        native_module()  # built before any limit of time counts
     [record] = run_study(
         bench,
         "workload: lstm_ensemble\nmode: infer\nfixed: {execution: malleable, threads: 2, batch: 16, "

@@ -10,18 +10,24 @@ from typing import Callable, Dict, List, Mapping, Sequence
 
 LEAST_GAIN = 0.02  # below this a plan is not worth its threads
 CALL_S = 30e-6  # what a planned call does besides its tasks
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 2
 MOST_ROUNDS = 25
+_HOPELESS = 1.5  # of the best first call: not timed again where calls take long
 _KEPT_OF_BEST = 1.15  # after a few rounds, slower ones than this drop out
 
 
 def timed_in_turns(candidates: Mapping[str, Callable[[], object]], budget_s: float) -> Dict[str, List[float]]:
     """Seconds of each candidate's runs; hopeless ones stop early."""
-    times: Dict[str, List[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
-        run()  # warm
     start = time.perf_counter()
-    racing = list(candidates)
+    warming: Dict[str, float] = {}
+    for name, run in candidates.items():
+        began = time.perf_counter()
+        run()
+        warming[name] = time.perf_counter() - began
+    is_slow = sum(warming.values()) > budget_s / 4
+    limit = _HOPELESS * min(warming.values()) if is_slow else float("inf")
+    racing = [name for name in candidates if name == "plain" or warming[name] <= limit]
+    times: Dict[str, List[float]] = {name: ([] if name in racing else [warming[name]]) for name in candidates}
     for number in range(MOST_ROUNDS):
         for name in racing:
             began = time.perf_counter()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from corewise.dataflow.adaptive import resized
 from corewise.dataflow.generated import lifetimes, task_function
 from corewise.dataflow.lanes import slots
 from corewise.dataflow.modes import current_modes
@@ -21,7 +22,8 @@ from corewise.dataflow.tasks import chains
 from corewise.dataflow.teams import Teams
 
 MOST_ROUNDS = 12
-LEAST_ROUNDS = 3  # the first of which warms up
+LEAST_WIDTHS = 2  # where time is short, narrower ones are taken to scale ideally
+LEAST_ROUNDS = 2  # the first of which warms up
 
 
 def measure_costs(
@@ -35,20 +37,38 @@ def measure_costs(
     """For each call: width to seconds, the lower quartile of several passes and of calls of its kind."""
     passes = _Passes(program, make_values, teams)
     samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
+    seconds = dict.fromkeys(widths, 0.0)  # of a pass, as far as known
     start = time.perf_counter()
     for number in range(MOST_ROUNDS):
         for width in sorted(widths, reverse=True):
-            spent = time.perf_counter() - start
-            if samples[width] and spent > budget_s:
-                continue
-            samples[width].append(passes.run(width))
-        if time.perf_counter() - start > budget_s and number + 1 >= LEAST_ROUNDS:
-            break
+            began = time.perf_counter()
+            expected = seconds[width] or _stretched(seconds, width)
+            is_late = began - start + expected > budget_s
+            if number == 0:
+                is_left_out = is_late and _num_known(samples) >= LEAST_WIDTHS
+            elif number < LEAST_ROUNDS:  # the first pass is not warm: a second one, unless it takes very long
+                is_left_out = is_late and expected > budget_s / 4
+            else:
+                is_left_out = is_late
+            if not is_left_out and (samples[width] or number == 0):
+                samples[width].append(passes.run(width))
+                seconds[width] = time.perf_counter() - began
+    measured = [width for width in widths if samples[width]]
     alike: Dict[str, List[int]] = {}
     for call, kind in enumerate(kinds):
         alike.setdefault(kind, []).append(call)
-    typical = {kind: {w: _typical(samples[w], calls) for w in widths} for kind, calls in alike.items()}
-    return tuple(dict(typical[kind]) for kind in kinds)
+    typical = {kind: {w: _typical(samples[w], calls) for w in measured} for kind, calls in alike.items()}
+    return resized([typical[kind] for kind in kinds], widths)
+
+
+def _stretched(seconds: Mapping[int, float], width: int) -> float:
+    """A pass at a width not yet tried: as the next wider one, with all its threads in a row."""
+    wider = min((w for w in seconds if w > width and seconds[w]), default=width)
+    return seconds[wider] * wider / width
+
+
+def _num_known(samples: Mapping[int, Sequence[Sequence[float]]]) -> int:
+    return sum(1 for passes in samples.values() if passes)
 
 
 def _typical(passes: Sequence[Sequence[float]], calls: Sequence[int]) -> float:

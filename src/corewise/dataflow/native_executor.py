@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from corewise.dataflow.native.build import CannotBuild, native_module
+from corewise.dataflow.native.interface import BoxedCall, NativeLanes, NativeSchedule, NativeStep
 from corewise.dataflow.program import Program, Ref
 from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.teams import Teams
@@ -57,7 +58,7 @@ class NativeExecutor:
         if not self.training_obstacle:
             back = _bound(backward_plan or reversed_plan(plan), teams)
         self._native = native_module()
-        self._executor = self._native.executor(
+        self.bound = self._native.executor(
             native_graph(program),
             native_lanes(teams),
             [list(task.calls) for task in tasks],
@@ -67,22 +68,20 @@ class NativeExecutor:
 
     def run(self, values: List[Any]) -> None:
         """Computes the program's values in place; on return the outputs are among them."""
-        self._native.run(self._executor, values)
+        self._native.run(self.bound, values)
 
     @property
     def spans(self) -> List[Span]:
         """When each task of the last call ran."""
-        return [Span(*span) for span in self._native.timeline(self._executor, False)]
+        return [Span(*span) for span in self._native.timeline(self.bound, False)]
 
     @property
     def backward_spans(self) -> List[Span]:
         """When each task of the last backward pass ran."""
-        return [Span(*span) for span in self._native.timeline(self._executor, True)]
+        return [Span(*span) for span in self._native.timeline(self.bound, True)]
 
 
-def _bound(
-    plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = None
-) -> Tuple[List[List[int]], List[Tuple[int, int, int, int, List[int]]]]:
+def _bound(plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = None) -> NativeSchedule:
     """CPUs of each thread, and the steps as (task, thread, lane, width or 0, tasks before it)."""
     threads: List[int] = []  # of each lane
     cpus: List[List[int]] = [[]]
@@ -102,7 +101,7 @@ def _bound(
     return cpus, steps
 
 
-def _check_order(steps: Sequence[Tuple[int, int, int, int, List[int]]]) -> None:
+def _check_order(steps: Sequence[NativeStep]) -> None:
     """Raises when threads would wait for each other for ever."""
     by_thread: Dict[int, List[Tuple[int, List[int]]]] = {}
     for task, thread, _, _, after in steps:
@@ -122,11 +121,11 @@ def _check_order(steps: Sequence[Tuple[int, int, int, int, List[int]]]) -> None:
         raise ValueError(f"this plan never ends: tasks {stuck} wait for each other")
 
 
-_graphs: Dict[int, Any] = {}  # by the program's identity
-_lanes: weakref.WeakKeyDictionary[Teams, Any] = weakref.WeakKeyDictionary()
+_graphs: Dict[int, object] = {}  # by the program's identity
+_lanes: weakref.WeakKeyDictionary[Teams, NativeLanes] = weakref.WeakKeyDictionary()
 
 
-def native_lanes(teams: Teams) -> Any:
+def native_lanes(teams: Teams) -> NativeLanes:
     """The C++ threads beside these teams; they end with them."""
     found = _lanes.get(teams)
     if found is None:
@@ -135,7 +134,7 @@ def native_lanes(teams: Teams) -> Any:
     return found
 
 
-def native_graph(program: Program) -> Any:
+def native_graph(program: Program) -> object:
     """The program's calls, boxed; raises NotNative with the reason where one cannot be."""
     found = _graphs.get(id(program))
     if found is None:
@@ -144,9 +143,9 @@ def native_graph(program: Program) -> Any:
     return found
 
 
-def _make_graph(program: Program) -> Any:
+def _make_graph(program: Program) -> object:
     native = native_module()
-    calls = []
+    calls: List[BoxedCall] = []
     for call in program.calls:
         if not isinstance(call.target, torch._ops.OpOverload):
             raise NotNative(f"{call.name} calls Python ({getattr(call.target, '__name__', call.target)})")

@@ -187,11 +187,6 @@ class Tunable:
         text = json.dumps([JOURNAL_SCHEMA, trial.trial_id, dict(self.space.base), knobs], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
-    def without_knobs(self) -> "Tunable":
-        """The same question with nothing to choose: for tests of honesty."""
-        offer = replace(self.offer, space=Space(self.space.base, ()))
-        return replace(self, offer=offer)
-
     def _require_default(self) -> None:
         plan = self.plan(self.space.default, PRESETS["quick"])
         if plan.skipped:

@@ -27,7 +27,7 @@ from corewise.tuner.journal import Journal
 from corewise.tuner.knobs import BY_HAND
 from corewise.tuner.output import measured_of
 from corewise.tuner.result import UNIT, TuneResult
-from corewise.tuner.script_arena import ScriptArena
+from corewise.tuner.script_arena import SAMPLE_S, ScriptArena
 from corewise.tuner.script_check import NOT_CHECKED
 from corewise.tuner.script_question import OUTSIDE, ScriptTunable
 from corewise.tuner.search import Search
@@ -36,6 +36,7 @@ from corewise.tuner.space import Setting
 
 SEARCH_SHARE = 0.6
 MIN_STARTS, MAX_STARTS = 3, 8
+LAUNCH_S = 0.5
 LIMIT_S = 600.0
 HOW_TO_TELL = (
     "\nLet it print its rate (--throughput), call corewise.report_progress, or do so little that it ends."
@@ -58,7 +59,7 @@ class ScriptTuning:
         self.hand = space.near({**space.base, **BY_HAND})
         self.began = time.monotonic()
         self.found = Found(space.default)
-        self.unit = UNIT
+        self.by_clock = False  # whole runs are timed
 
     def run(self) -> TuneResult:
         """The answer; raises Interrupted with the best so far when the user stops it."""
@@ -68,7 +69,6 @@ class ScriptTuning:
             with host_lease(self.store, self.tunable):
                 self._search(arena)
                 confirmed = self._confirm(arena)
-            self.unit = "runs/s" if arena.by_clock else UNIT
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
@@ -100,6 +100,7 @@ class ScriptTuning:
             raise UserError(
                 f"the command does not run as it is, so nothing can be tuned: {problem}{advice}"
             ) from None
+        self.by_clock = arena.by_clock
         self._require_budget(default)
         if self.tunable.script.check is not None:
             self._require_repeatable(arena)
@@ -133,7 +134,10 @@ class ScriptTuning:
             )
 
     def _start_s(self, judged: Judged) -> float:
-        return judged.start_s + 1.5 + judged.latency_s
+        """About what one start of a setting takes."""
+        if self.by_clock:
+            return LAUNCH_S + judged.latency_s
+        return LAUNCH_S + judged.start_s + SAMPLE_S + judged.latency_s
 
     def _confirm(self, arena: ScriptArena) -> Confirmed:
         """Every setting that matters started afresh, in turns, as often as the time left allows."""
@@ -192,9 +196,9 @@ class ScriptTuning:
     def _finished(self, result: TuneResult) -> TuneResult:
         seconds = time.monotonic() - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
-        store = str(self.store.path)
+        store, unit = str(self.store.path), "runs/s" if self.by_clock else UNIT
         return kept_answer(
-            self.journal, replace(result, seconds=seconds, store=store, command=command, unit=self.unit)
+            self.journal, replace(result, seconds=seconds, store=store, command=command, unit=unit)
         )
 
 

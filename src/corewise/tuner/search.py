@@ -83,7 +83,8 @@ class Search:
                     self._challenge_choice(knob, choice, deadline)
             if self._untried:
                 break
-            if self.found.best == before and not self._vary_two(deadline):
+            is_settled = number > 0 and self.found.best == before
+            if is_settled and not self._vary_two(deadline):
                 break
         self.found.finished = not self._untried
         self.close()
@@ -137,12 +138,13 @@ class Search:
         if self.space.knobs[knob].ladders:
             self._climb(knob, deadline, is_first=is_first)
             return
-        for choice in range(len(self.space.knobs[knob].choices)):
+        # What a good start has set is seldom better unset: that is tried in the second pass.
+        for choice in range(1 if is_first else 0, len(self.space.knobs[knob].choices)):
             if choice not in self.space.knobs[knob].costly:
                 self._challenge_choice(knob, choice, deadline)
 
     def _climb(self, knob: int, deadline: float, *, is_first: bool) -> None:
-        """Up every ladder of the knob: first its end and its middle, then the neighbours of the best.
+        """Up every ladder of the knob: first its end, its middle where that lost, then neighbours of the best.
 
         A ladder that branches off another is only followed from where the best stands on it.
         """
@@ -151,8 +153,8 @@ class Search:
             branches_off = ladder[0] in seen
             seen.update(ladder)
             if is_first and not branches_off:
-                for choice in dict.fromkeys((ladder[-1], ladder[len(ladder) // 2])):
-                    self._challenge_choice(knob, choice, deadline)
+                if not self._challenge_choice(knob, ladder[-1], deadline):
+                    self._challenge_choice(knob, ladder[len(ladder) // 2], deadline)
             elif self.found.best[knob] not in ladder:
                 continue
             while self._step_up(knob, ladder, deadline):

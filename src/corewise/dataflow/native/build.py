@@ -24,6 +24,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
+from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
 UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
@@ -39,7 +40,7 @@ class CannotBuild(Exception):
     """Why there is no C++ executor here."""
 
 
-def native_module() -> Any:
+def native_module() -> NativeModule:
     """The extension module; raises CannotBuild with the reason, the same each time in one process."""
     with _lock:
         if "module" not in _loaded and "problem" not in _loaded:
@@ -49,7 +50,7 @@ def native_module() -> Any:
                 _loaded["problem"] = str(problem)
         if "problem" in _loaded:
             raise CannotBuild(_loaded["problem"])
-        return _loaded["module"]
+        return _loaded["module"]  # type: ignore[no-any-return]
 
 
 def is_built() -> bool:
