@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.capture import capture
 from corewise.dataflow.lanes import widths_for
-from corewise.dataflow.malleable import Malleable
+from corewise.dataflow.malleable import Malleable, malleable
 from corewise.dataflow.plan import planned as plan_with
 from corewise.dataflow.python_executor import PythonExecutor
 from corewise.dataflow.tasks import chains, merged, task_costs
@@ -176,6 +176,8 @@ def test_another_shape_or_type_is_never_wrong(planned: Make) -> None:
         for num in (1, 7, 7, 7, 32, 0, 0, 0):
             x = torch.randn(num, 16)
             torch.testing.assert_close(fast(x), model(x))
+        assert "inputs 7×16" in fast.explain()
+        assert "inputs 1×16" not in fast.explain()  # seen once, run as it is
         wide = torch.randn(32, 16, dtype=torch.float64)
         with pytest.raises(RuntimeError, match="dtype"):
             fast(wide)
@@ -227,3 +229,34 @@ def test_inputs_written_to_are_written_once_even_if_they_share_memory(planned: M
     assert torch.equal(x, torch.ones(4))
     both = torch.zeros(4)
     assert torch.equal(fast(both, both), torch.ones(4))
+
+
+def test_values_are_freed_after_their_last_use(four_lanes: Teams) -> None:
+    model, x = RandomGraph(3, 25, writes=False).eval(), torch.randn(12, 12)
+    with torch.no_grad():
+        bound = Bound(capture(model, (x,), {}), model)
+        tasks = chains(bound.program)
+        costs = [dict.fromkeys(widths_for(4), 1e-4) for _ in tasks]
+        plan = plan_with(tasks, costs, [1 + n % 2 for n in range(len(tasks))], 4, 0.0)
+        values = bound.values([x])
+        PythonExecutor(bound.program, tasks, plan, four_lanes).run(values)
+    program = bound.program
+    kept = {number for number, value in enumerate(values) if value is not None}
+    outputs = {out.value for out in program.outputs if hasattr(out, "value")}
+    assert kept - {*program.inputs, *program.state, *program.constants} == outputs
+
+
+def test_another_batch_size_takes_the_plan_and_real_calls_settle_whether_it_stays() -> None:
+    model = Wide().eval()
+    with torch.no_grad(), malleable(model, torch.randn(64, 16), executor="python", keep=False) as fast:
+        [entry] = fast._entries.values()
+        planned_with = entry.decision.executor if entry.decision else None
+        for _ in range(12):
+            x = torch.randn(48, 16)
+            torch.testing.assert_close(fast(x), model(x))
+        assert len(fast._entries) == 2
+        if planned_with is not None:  # else plain execution was faster, and was measured anew
+            other = list(fast._entries.values())[1]
+            assert other._race is None
+            assert other.decision is not None
+            assert other.decision.times_s == {}

@@ -147,6 +147,16 @@ def test_an_error_in_a_lane_is_the_one_plain_torch_raises(teams: Teams) -> None:
         assert str(found.value) == str(plain.value)
 
 
+def test_memory_that_cannot_be_had_is_plain_torchs_error(teams: Teams) -> None:
+    aten = torch.ops.aten
+    program, tasks = tiny([(aten.neg.default,), (aten.repeat.default, [1 << 46]), (aten.neg.default,)])
+    with pytest.raises(RuntimeError, match="can't allocate memory") as plain:
+        aten.repeat.default(torch.ones(1), [1 << 46])
+    with pytest.raises(RuntimeError, match="can't allocate memory") as found:
+        run_tiny(program, tasks, teams, torch.ones(1))
+    assert type(found.value) is type(plain.value)
+
+
 def test_after_an_error_the_next_call_is_as_good_as_new(teams: Teams) -> None:
     model = Wide()
     planned = Planned(model, teams, torch.randn(2, 16))
@@ -275,11 +285,12 @@ def test_a_forked_child_says_that_threads_do_not_survive(teams: Teams) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_ctrl_c_is_noticed_while_a_lane_works(teams: Teams) -> None:
+@pytest.mark.parametrize("lane", [0, 1])
+def test_ctrl_c_is_noticed_while_a_long_task_runs(teams: Teams, lane: int) -> None:
     lines = [(torch.ops.aten.neg.default,)] + [(torch.ops.aten.cumsum.default, 0)] * 600
     program, tasks = tiny(lines)
     tasks = (tasks[0], Task(tuple(range(1, 601)), ()))
-    plan = Plan((Lane(0, 2), Lane(0, 1)), (Step(0, 0, ()), Step(1, 1, ())), 0.0)
+    plan = Plan((Lane(0, 2), Lane(0, 1)), (Step(0, 0, ()), Step(1, lane, ())), 0.0)
     executor = NativeExecutor(program, tasks, plan, teams)
     values: list[Any] = [torch.ones(2_000_000)] + [None] * 601
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -311,7 +322,7 @@ def test_spans_tell_when_each_task_ran(teams: Teams) -> None:
 
 
 def test_calls_are_timed_on_any_lane_as_often_as_asked(teams: Teams) -> None:
-    program, tasks = tiny([(torch.ops.aten.neg.default,)] * 2, [[], [0]])
+    program, _tasks = tiny([(torch.ops.aten.neg.default,)] * 2, [[], [0]])
     with torch.no_grad():
         known = recorded(program, [torch.ones(1), None, None])
         for lane in (Lane(0, 1), Lane(1, 1), Lane(0, 2)):

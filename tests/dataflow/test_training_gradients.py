@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.capture import capture
+from corewise.dataflow.malleable import malleable
 from corewise.dataflow.native_executor import NativeExecutor
 from corewise.dataflow.python_training import PythonTraining
 from corewise.dataflow.schedule import Lane, Plan, Step, Task
@@ -294,3 +295,20 @@ def test_writes_under_old_names_are_differentiated_as_a_whole() -> None:
 def test_a_plan_backwards_runs_each_task_after_those_that_needed_it() -> None:
     plan = Plan((Lane(0, 2), Lane(0, 1)), (Step(0, 0, ()), Step(1, 1, (0,)), Step(2, 0, (0, 1))), 1.0)
     assert [(s.task, s.after) for s in reversed_plan(plan).steps] == [(2, ()), (1, (2,)), (0, (1, 2))]
+
+
+@pytest.mark.parametrize("kind", ["native", "python"])
+def test_a_malleable_model_trains_like_the_model(kind: str, request: pytest.FixtureRequest) -> None:
+    if kind == "native":
+        request.getfixturevalue("native")
+    model, x = Residuals(), torch.randn(6, 8)
+    twin = copy.deepcopy(model)
+    torch.set_num_threads(2)
+    with malleable(model, x, executor=kind, cpus=CPUS[:2], planning_s=0.2, keep=False, run="planned") as fast:
+        for _ in range(3):
+            for run, module in ((fast, model), (twin, twin)):
+                module.zero_grad()
+                weighed(run(x)).backward()
+        for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=name)
+        assert fast.timeline()

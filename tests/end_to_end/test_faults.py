@@ -279,7 +279,7 @@ def factory(batch, mode):
     assert [r["status"] for r in bench.records()] == ["ok"]
 
 
-def test_many_kills_of_the_parent_and_every_trial_is_there_exactly_once(bench: Bench) -> None:
+def test_fifty_kills_of_the_parent_and_every_trial_is_there_exactly_once(bench: Bench) -> None:
     """Most kills come amid the work, at moments that differ; a few come while the run starts."""
     body = """
 import time
@@ -288,7 +288,7 @@ def factory(batch, mode, k):
 """
     study = one_step_study(bench, body, f"axes: {{args.k: {list(range(30))}}}")
     work, rng = bench.folder / "store/work", random.Random(7)
-    for kill in range(18):
+    for kill in range(50):
         before = set(work.rglob("*"))
         process = subprocess.Popen(
             bench.words("run", study, "--store", "store"),

@@ -84,7 +84,7 @@ def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable
     [record] = run_study(
         bench,
         "workload: lstm_ensemble\nmode: infer\nfixed: {execution: malleable, threads: 2, batch: 16, "
-        "args.time_steps: 40, args.num_classes: 10}",
+        "args.members: 2, args.time_steps: 20, args.num_classes: 10}",
     )
     assert record["status"] == "ok", record["reason"]
     assert record["env"]["GOMP_SPINCOUNT"] == "5000"
@@ -94,7 +94,7 @@ def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable
     for facts in (first, again):
         assert all(set(mask) <= set(facts["cpus"]) for mask in facts["thread_cpus"].values())
         plan = facts["malleable"]
-        assert len(plan["tasks"]) > 8
+        assert len(plan["tasks"]) > 3
         assert all(set(bar["cpus"]) <= set(facts["cpus"]) for bar in plan["timeline"])
         assert bool(plan["timeline"]) is (plan["chosen"] != "plain")
     assert again["malleable"]["was_kept"]  # in the trial's own cache

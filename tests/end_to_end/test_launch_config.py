@@ -41,6 +41,14 @@ def test_the_settings_of_the_file_are_used(bench: Bench) -> None:
     assert done.stderr == ""
 
 
+def test_a_file_with_changing_widths_sets_how_idle_threads_wait(bench: Bench) -> None:
+    code = TELL + "print(json.dumps({n: os.environ.get(n) for n in ('GOMP_SPINCOUNT', 'MALLOC_ARENA_MAX')}))"
+    config = tuned_file(bench, this_machine(), processes=1, threads=1, execution="malleable")
+    done = launch(bench, "--config", config, *python(bench, code))
+    assert {"GOMP_SPINCOUNT": "5000", "MALLOC_ARENA_MAX": "1"} in told(done)
+    assert "model = corewise.malleable(model, (batch,))" in done.stderr
+
+
 def test_processes_tuned_as_replicas_need_not_meet(bench: Bench) -> None:
     machine = this_machine()
     subject = Subject(workload="resnet50", mode="infer")

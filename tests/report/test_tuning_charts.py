@@ -159,3 +159,8 @@ def test_the_page_draws_the_ladder(open_page: Callable[..., Page], tmp_path: Pat
     assert "resnet50 infer: what each knob gave" in titles
     assert page.run("document.querySelectorAll('figure.chart .drawing svg, figure.chart canvas').length")
     assert page.complaints() == []
+
+
+def test_a_hand_setting_that_is_the_best_is_drawn_as_the_best(tuning: Tuning) -> None:
+    assert [name for name, _ in replace(tuning, hand=tuning.best).sides] == ["default", "best"]
+    assert [name for name, _ in replace(tuning, best=tuning.default).sides] == ["default", "by hand"]

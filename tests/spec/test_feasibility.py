@@ -99,6 +99,11 @@ def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **cha
         ({"args.size": 2}, "toy: size 2 is too small"),
         ({"freezing": "fold", "mode": "train"}, "freezing: fold is for inference only"),
         ({"freezing": "full"}, "freezing: full needs execution: compile or script"),
+        ({"execution": "malleable", "device": "cuda"}, "malleable changes the widths of CPU threads"),
+        (
+            {"execution": "malleable", "runtime": "numpy"},
+            "the numpy runtime has no execution: malleable; leave it eager",
+        ),
         (
             {"freezing": "full", "execution": "compile", "math": "vanilla"},
             "needs device: cpu and math: vendor",

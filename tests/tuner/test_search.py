@@ -164,3 +164,11 @@ def test_what_enters_is_told_before_with_what_is_likely_to_follow() -> None:
     arena = MadeArena(LETTERS, GAINS)
     found_in(arena)
     assert set(arena.entered) < set(arena.expected)
+
+
+def test_what_the_start_has_set_is_unset_after_all_else_was_tried() -> None:
+    arena = MadeArena(LETTERS, GAINS)
+    found_in(arena, start=(2, 0, 0))
+    unset = [setting for setting in arena.entered[1:] if setting[0] == 0]
+    assert unset[0] == (0, 1, 0)
+    assert arena.entered.index((2, 1, 1)) < arena.entered.index((0, 1, 0))

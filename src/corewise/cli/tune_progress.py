@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from corewise.report.words import clean, times
+from corewise.report.words import clean, counted, times
 from corewise.spec.record import Record
 from corewise.spec.trial import Trial
 from corewise.tuner.answer import Answerable
@@ -51,7 +51,7 @@ class Told(Quiet):
         knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
         self.say(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
         if remembered.judged:
-            self.say(f"going on: {len(remembered.judged)} settings were tried before")
+            self.say(f"going on: {counted(len(remembered.judged), 'setting')} tried before")
 
     def phase(self, name: str) -> None:
         self.say(PHASES[name])

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Mapping, Sequence
 
 LEAST_GAIN = 0.02  # below this a plan is not worth its threads
 CALL_S = 30e-6  # what a planned call does besides its tasks
-LEAST_ROUNDS = 2
+LEAST_ROUNDS = 3
 MOST_ROUNDS = 25
 _HOPELESS = 1.5  # of the best first call: not timed again where calls take long
 _KEPT_OF_BEST = 1.15  # after a few rounds, slower ones than this drop out
@@ -24,9 +24,7 @@ def timed_in_turns(candidates: Mapping[str, Callable[[], object]], budget_s: flo
         began = time.perf_counter()
         run()
         warming[name] = time.perf_counter() - began
-    is_slow = sum(warming.values()) > budget_s / 4
-    limit = _HOPELESS * min(warming.values()) if is_slow else float("inf")
-    racing = [name for name in candidates if name == "plain" or warming[name] <= limit]
+    racing = _worth_racing(warming, budget_s)
     times: Dict[str, List[float]] = {name: ([] if name in racing else [warming[name]]) for name in candidates}
     for number in range(MOST_ROUNDS):
         for name in racing:
@@ -42,6 +40,17 @@ def timed_in_turns(candidates: Mapping[str, Callable[[], object]], budget_s: flo
     return times
 
 
+def _worth_racing(first_calls: Mapping[str, float], budget_s: float) -> List[str]:
+    """All, or where calls take long those that began well, or at last plain execution and its best rival."""
+    total = sum(first_calls.values())
+    rivals = sorted((name for name in first_calls if name != "plain"), key=lambda name: first_calls[name])
+    if LEAST_ROUNDS * total > budget_s:
+        rivals = rivals[:1]
+    elif 4 * total > budget_s:
+        rivals = [name for name in rivals if first_calls[name] <= _HOPELESS * first_calls[rivals[0]]]
+    return ["plain", *rivals]
+
+
 def typical(times: Sequence[float]) -> float:
     """The median."""
     ordered = sorted(times)
@@ -54,7 +63,13 @@ def best_of(times: Mapping[str, Sequence[float]], plain: str = "plain") -> str:
     fastest = min(times, key=lambda name: typical(times[name]))
     wins = _is_faster(typical(times[fastest]), typical(times[plain]))
     wins = wins and _is_faster(_low(times[fastest]), _low(times[plain]))
-    return fastest if wins else plain
+    return fastest if wins and _mostly_less(times[fastest], times[plain]) else plain
+
+
+def _mostly_less(ones: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether a call was faster than the other's of the same round, three times out of four."""
+    rounds = list(zip(ones, others))
+    return sum(one < other for one, other in rounds) >= 0.75 * len(rounds)
 
 
 def _is_faster(one_s: float, plain_s: float) -> bool:

@@ -21,7 +21,9 @@ from corewise.dataflow.explain import described, task_name
 from corewise.dataflow.lanes import widths_for
 from corewise.dataflow.modes import current_modes
 from corewise.dataflow.planning import Case, Decision, candidate_plans, decide
+from corewise.dataflow.program import Program
 from corewise.dataflow.same import why_different
+from corewise.dataflow.tasks import call_graph
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Ran
 
@@ -68,6 +70,8 @@ class Kind:
 
 
 _TENSORS = (torch.Tensor, nn.Parameter)
+ONE_CORE = "this process may use one core only"
+_SHARE_WHILE_CALLED = 0.25  # of the time for planning, when a call waits for it
 
 
 def flattened(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tuple[Sequence[Any], Hashable]:
@@ -105,8 +109,6 @@ class Entry:
         """The model's result for these inputs."""
         assert self.bound is not None
         assert self.decision is not None
-        if teams is not self._teams:
-            self._follow(teams)
         race = self._race
         name = race.next_name() if race else "planned"
         began = time.perf_counter()
@@ -114,15 +116,23 @@ class Entry:
         if executor is None or name == "plain" or not self.bound.may_run(leaves):
             result = plain()
         else:
-            with teams.lock:
-                self._began_s = time.perf_counter()
-                values = self.bound.values(leaves)
-                executor.run(values)
-                self._ran = (executor, teams.cpus)
-            result = self.bound.result(values)
+            result = self._by_plan(executor, leaves, teams, plain)
         if race is not None:
             self._note(race, name, time.perf_counter() - began)
         return result
+
+    def _by_plan(
+        self, executor: executors.Executor, leaves: Sequence[Any], teams: Teams, plain: Callable[[], Any]
+    ) -> Any:
+        assert self.bound is not None
+        values = self.bound.values(leaves)
+        with teams.lock:
+            is_open = teams.is_open  # another caller may have closed them, or moved to other cores
+            if is_open:
+                self._began_s = time.perf_counter()
+                executor.run(values)
+                self._ran = (executor, teams.cpus)
+        return self.bound.result(values) if is_open else plain()
 
     def _note(self, race: OnlineRace, name: str, seconds: float) -> None:
         winner = race.note(name, seconds)
@@ -132,8 +142,10 @@ class Entry:
                 self.decision.executor = None
                 self.decision.chosen = "plain"
 
-    def _follow(self, teams: Teams) -> None:
+    def follow(self, teams: Teams) -> None:
         """Plans for another allocation, from the costs known; real calls settle whether it runs."""
+        if teams is self._teams:
+            return
         assert self.case is not None
         assert self.decision is not None
         num_cores = len(teams.cpus)
@@ -187,56 +199,85 @@ class Entry:
         return f"{text}\nCosts {source}; planned in {d.planning_s:.2g} s; {kind} executor{why}."
 
 
-def prepared(
-    module: nn.Module,
-    args: Tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    leaves: Sequence[Any],
-    kind: Kind,
-    teams: Optional[Teams],
-    executor: str,
-    options: Mapping[str, Any],
-) -> Entry:
+@dataclass(frozen=True)
+class Request:
+    """Inputs to plan for, and how."""
+
+    module: nn.Module
+    args: Tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    kind: Kind
+    executor: str
+    options: Mapping[str, Any]
+    others: Tuple[Entry, ...] = ()  # whose plans may do, where calls must not wait for measuring
+
+
+def prepared(request: Request, teams: Optional[Teams]) -> Entry:
     """A plan for these inputs, or an entry that says why not."""
+    leaves, spec = pytree.tree_flatten((request.args, dict(request.kwargs)))
     if teams is None:
-        return Entry(reason="this process may use one core only")
+        return Entry(reason=ONE_CORE)
     if any(isinstance(leaf, torch.Tensor) and leaf.numel() == 0 for leaf in leaves):
         return Entry(reason="an input is empty")
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(kind.grad):
-            plain_leaves = [_outside_inference(leaf) for leaf in leaves]
-            spec = pytree.tree_flatten((args, dict(kwargs)))[1]
-            own_args, own_kwargs = pytree.tree_unflatten(plain_leaves, spec)
-            captured = capture(module, own_args, own_kwargs)
-            if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
-                return Entry(reason="export orders its inputs otherwise")
-            bound = Bound(captured, module)
-            case = Case(
-                bound,
-                plain_leaves,
-                _plain_call(module, bound, plain_leaves, spec),
-                executor,
-                kept_costs.kept_key(
-                    captured.fingerprint,
-                    len(teams.cpus),
-                    torch.__version__,
-                    executor,
-                    f"{kind.grad} {kind.autocast} {options['run']}",
-                ),
-                bool(options["keep"]),
-                float(options["planning_s"]),
-                options["run"] == "planned",
-            )
-            with bound.untouched():
+        with torch.inference_mode(False), torch.set_grad_enabled(request.kind.grad):
+            case = _captured_case(request, [_outside_inference(leaf) for leaf in leaves], spec, teams)
+            with case.bound.untouched():
                 different = why_different(case)
             if different:
                 return Entry(reason=different)
-            return Entry(bound, decide(case, teams), case, teams)
+            return _borrowed(request, case, teams) or Entry(case.bound, decide(case, teams), case, teams)
     except CannotCapture as problem:
         return Entry(reason=str(problem))
     except Exception as problem:  # planning is a help; the module's own errors show when it is called
         lines = str(problem).splitlines() or [""]
         return Entry(reason=f"planning failed: {type(problem).__name__}: {lines[0][:200]}")
+
+
+def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Teams) -> Case:
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    captured = capture(request.module, args, kwargs)
+    if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
+        raise CannotCapture("export orders its inputs otherwise")
+    bound, kind, options = Bound(captured, request.module), request.kind, request.options
+    modes = f"{kind.grad} {kind.autocast} {options['run']}"
+    return Case(
+        bound,
+        leaves,
+        _plain_call(request.module, bound, leaves, spec),
+        request.executor,
+        kept_costs.kept_key(
+            captured.fingerprint, len(teams.cpus), torch.__version__, request.executor, modes
+        ),
+        bool(options["keep"]),
+        float(options["planning_s"]) * (_SHARE_WHILE_CALLED if request.others else 1.0),
+        options["run"] == "planned",
+    )
+
+
+def _borrowed(request: Request, case: Case, teams: Teams) -> Optional[Entry]:
+    """The plan of inputs of another size, tried on real calls; None where there is none, or one was kept."""
+    if case.keeps and kept_costs.load(case.key, len(case.program.calls)) is not None:
+        return None
+    for other in request.others:
+        decision = other.decision
+        if decision is None or decision.executor is None or other._teams is not teams:
+            continue
+        if other.bound is not None and _is_alike(other.bound.program, case.program):
+            plan = decision.executor.plan
+            executor = executors.make(case.kind, case.program, decision.tasks, plan, teams)
+            new = Decision(decision.chosen, executor, decision.tasks, decision.call_costs, {}, {})
+            entry = Entry(case.bound, new, case, teams)
+            entry._race = None if case.runs_plan else OnlineRace()
+            return entry
+    return None
+
+
+def _is_alike(one: Program, other: Program) -> bool:
+    """Whether both run the same operators in the same order, on whatever sizes."""
+    if [call.target for call in one.calls] != [call.target for call in other.calls]:
+        return False
+    return call_graph(one) == call_graph(other)
 
 
 def _outside_inference(leaf: Any) -> Any:

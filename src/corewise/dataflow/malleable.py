@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import nn
 
 from corewise.dataflow import executors
 from corewise.dataflow.adaptive import Allocation
-from corewise.dataflow.entries import Entry, Kind, flattened, prepared
+from corewise.dataflow.entries import ONE_CORE, Entry, Kind, Request, flattened, prepared
 from corewise.dataflow.modes import runs_under_others_control
 from corewise.dataflow.spinning import complaint, note_once
 from corewise.dataflow.teams import Teams, in_team, shared_teams
@@ -24,6 +25,7 @@ from corewise.dataflow.watch import ModuleWatch, why_not
 
 PLANNING_S = 20.0  # at most so much for the first plan, capture apart
 _MOST_KINDS = 16  # of inputs that are planned for; others run as they are
+_MOST_SEEN = 1000
 Inputs = Union[torch.Tensor, Sequence[Any], Mapping[str, Any], None]
 
 
@@ -85,11 +87,12 @@ class Malleable:
         self._pid = os.getpid()
         self._why_never = why_not(module)
         self._allocation = Allocation(cpus)
+        self._guard = threading.RLock()  # plans and teams change under it; runs do not hold it
         self._held: List[Teams] = []
         self._finalizer = weakref.finalize(self, _release, self._held)
         self._watch = ModuleWatch(module)
         self._entries: Dict[Any, Entry] = {}
-        self._seen: Dict[Any, int] = {}
+        self._seen: Set[Any] = set()  # inputs that came before, whether planned for or not
         self._last: Optional[Entry] = None
         if self._why_never:
             note_once(f"{type(module).__name__} runs as it is: {self._why_never}")
@@ -98,13 +101,14 @@ class Malleable:
         """What the module returns."""
         if self._why_plain_now():
             return self._module(*args, **kwargs)
-        entry, leaves = self._entry(args, kwargs)
-        if entry is None or not entry.is_planned:
+        with self._guard:
+            entry, leaves = self._entry(args, kwargs)
+            teams = self._teams() if entry is not None and entry.is_planned else None
+            if entry is not None and teams is not None:
+                entry.follow(teams)
+                self._last = entry
+        if entry is None or teams is None:
             return self._module(*args, **kwargs)
-        teams = self._teams()
-        if teams is None:
-            return self._module(*args, **kwargs)
-        self._last = entry
         return entry.run(leaves, teams, lambda: self._module(*args, **kwargs))
 
     forward = __call__
@@ -114,8 +118,9 @@ class Malleable:
         if not self._why_plain_now():
             leaves, form = flattened(args, kwargs)
             kind = Kind.of(leaves, form, self._watch.state())
-            if kind is not None and kind not in self._entries:
-                self._plan(kind, leaves, args, kwargs)
+            with self._guard:
+                if kind is not None and kind not in self._entries:
+                    self._plan(kind, args, kwargs, is_asked=True)
         return self
 
     def _why_plain_now(self) -> str:
@@ -139,8 +144,10 @@ class Malleable:
         if kind is None:
             return None, leaves
         entry = self._entries.get(kind)
+        if entry is not None and entry.reason == ONE_CORE and len(self._allocation.cpus()) > 1:
+            entry = None  # there are more now
         if entry is None and self._is_worth_planning(kind):
-            entry = self._plan(kind, leaves, args, kwargs)
+            entry = self._plan(kind, args, kwargs)
         return entry, leaves
 
     def _is_worth_planning(self, kind: Kind) -> bool:
@@ -148,15 +155,17 @@ class Malleable:
         if len(self._entries) >= _MOST_KINDS:
             return False
         comes_again = not self._entries or kind.inputs in self._seen
-        self._seen[kind.inputs] = self._seen.get(kind.inputs, 0) + 1
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(kind.inputs)
         return comes_again
 
-    def _plan(self, kind: Kind, leaves: Sequence[Any], args: Any, kwargs: Any) -> Entry:
-        self._seen[kind.inputs] = self._seen.get(kind.inputs, 0) + 1
+    def _plan(self, kind: Kind, args: Any, kwargs: Any, is_asked: bool = False) -> Entry:
+        self._seen.add(kind.inputs)
         teams = self._teams()
-        entry = self._entries[kind] = prepared(
-            self._module, args, kwargs, leaves, kind, teams, self._kind_of_executor, self._options
-        )
+        others = () if is_asked else tuple(self._entries.values())
+        request = Request(self._module, args, kwargs, kind, self._kind_of_executor, self._options, others)
+        entry = self._entries[kind] = prepared(request, teams)
         self._last = entry
         if entry.reason:
             note_once(f"{type(self._module).__name__} runs as it is: {entry.reason}")
@@ -223,8 +232,9 @@ class Malleable:
 
     def close(self) -> None:
         """Ends all threads; calls run the module itself from now on."""
-        self._entries.clear()
-        self._last = None
+        with self._guard:
+            self._entries.clear()
+            self._last = None
         self._finalizer()
 
     def __enter__(self) -> Malleable:

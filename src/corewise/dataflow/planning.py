@@ -25,9 +25,11 @@ from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.tasks import CallCosts, merged, task_costs
 from corewise.dataflow.teams import Teams
+from corewise.dataflow.timeline import Span
 from corewise.dataflow.training_cost import measure_backward, with_backward
 
 PLAIN = "plain"
+_CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
 _MEASURING, _MEASURING_BACK, _RACING = 0.45, 0.2, 0.35  # shares of the time planning may take
@@ -113,7 +115,7 @@ def _kept_decision(case: Case, teams: Teams) -> Optional[Decision]:
 
 
 def _measured_decision(case: Case, teams: Teams) -> Decision:
-    num_cores = len(teams.cpus)
+    started, num_cores = time.perf_counter(), len(teams.cpus)
     kinds = case.bound.captured.kinds
     costs = measure_costs(
         case.program, kinds, case.values, teams, widths_for(num_cores), _MEASURING * case.budget_s
@@ -130,6 +132,8 @@ def _measured_decision(case: Case, teams: Teams) -> Decision:
     if "moldable" in runs and not case.is_training:  # once more with what its tasks took beside each other
         latest = "moldable"
         for name in _CORRECTED:
+            if time.perf_counter() - started > (1 - _RACING) * case.budget_s:
+                break
             again = _refined(case, runs[latest], tasks, costs, num_cores)
             if again is None:
                 break
@@ -191,8 +195,9 @@ def _refined(
     case: Case, executor: executors.Executor, tasks: Tuple[Task, ...], costs: CallCosts, num_cores: int
 ) -> Optional[Plan]:
     """The plan for costs corrected by what the first plan's tasks took, if it is another one."""
-    seen = []
-    for _ in range(4):
+    seen: List[List[Span]] = []
+    until = time.perf_counter() + _CORRECTING * case.budget_s
+    while len(seen) < 2 or (len(seen) < 5 and time.perf_counter() < until):
         executor.run(case.values())
         seen.append(list(executor.spans))
     by_task = corrected(task_costs(tasks, costs), executor.plan, seen[1:])

@@ -92,8 +92,9 @@ class _Groups:
 
     def join_sources(self) -> None:
         """Joins what needs nothing to the only one that needs it."""
-        for group in sorted(self.calls):
-            if not self.before[group] and len(self.after[group]) == 1:
+        sources = [group for group in sorted(self.calls) if not self.before[group]]  # now, not by joining
+        for group in sources:
+            if len(self.after[group]) == 1:
                 [follower] = self.after[group]
                 self._join(follower, group)
 

@@ -106,11 +106,14 @@ class Teams:
 
     def release(self) -> None:
         """Ends all threads when the last who asked for these teams has released them."""
+        if self.pid != os.getpid():  # a forked child: the threads are its parent's, and so may be the locks
+            return
         with _shared_lock:
             self.num_users -= 1
             is_last = self.num_users <= 0
         if is_last:
-            self._finalizer()
+            with self.lock:  # not under a run
+                self._finalizer()
 
 
 def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]], pid: int) -> None:

@@ -116,10 +116,11 @@ def _adapt_placement(
     try:
         place_params(topology, cpus, complete_params(new, topology, cpus))
     except PlacementError as problem:
-        if new.get("placement") != "numa":
+        wanted = new.get("placement")
+        if wanted not in ("numa", "gpu"):
             raise
         new["placement"] = "compact"
-        changes.append(f"placement: numa becomes compact: {problem}")
+        changes.append(f"placement: {wanted} becomes compact: {problem}")
 
 
 def _shape(machine: Fingerprint) -> str:

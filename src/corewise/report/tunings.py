@@ -78,11 +78,10 @@ class Tuning:
     @property
     def sides(self) -> list[tuple[str, Tuned]]:
         """Default, hand setting and best, each by its name; equal ones once."""
-        named = [("default", self.default), ("by hand", self.hand), ("best", self.best)]
-        found: dict[str, tuple[str, Tuned]] = {}
-        for name, setting in named:
-            if setting is not None:
-                found.setdefault(setting.words, (name, setting))
+        found = {self.default.words: ("default", self.default)}
+        if self.hand is not None and self.hand.words != self.best.words:
+            found.setdefault(self.hand.words, ("by hand", self.hand))
+        found.setdefault(self.best.words, ("best", self.best))
         return list(found.values())
 
 
@@ -120,7 +119,7 @@ def sentences_of(tuning: Tuning) -> list[str]:
         said.append(f"Tied with it: {listed([short(each, 120) for each in tuning.tied], 3)}.")
     said += [short(note, _LONGEST) for note in tuning.notes]
     if tuning.command:
-        said.append(f"`{tuning.command}`")
+        said.append(f"The measurement once more, from cold: `{tuning.command}`")
     return said
 
 
@@ -152,7 +151,7 @@ def _raced_table(tuning: Tuning) -> Table:
             short(each.words, _LONGEST),
             each.outcome,
             each.ratio or None,
-            each.latency_s or None,
+            (each.latency_s or None) if tuning.mode != "script" else None,
             each.check_error if each.ratio else None,
             short(each.reason, _LONGEST),
         )

@@ -11,7 +11,7 @@ from corewise.tuner.files import Files
 from corewise.tuner.follow import Quiet
 from corewise.tuner.heard import ANY_NUMBER, read_pattern
 from corewise.tuner.output import write_result
-from corewise.tuner.question import Tunable, checked_values, make_question
+from corewise.tuner.question import Tunable, check_classes, checked_values, make_question
 from corewise.tuner.result import TuneResult
 from corewise.tuner.script import Script
 from corewise.tuner.script_question import make_script
@@ -56,6 +56,7 @@ def tune(
     if not isinstance(subject, str):
         if args or python or environment:
             raise UserError("a script takes no --args and no --python: they are words of its command")
+        check_classes(allow)
         pattern = None if throughput is None else read_pattern(throughput)
         numbers = None if check is None else read_pattern(check, "--check", ANY_NUMBER)
         script = Script(tuple(subject), Path.cwd(), pattern, batch, numbers)

@@ -28,6 +28,8 @@ def _is_same_work(tunable: Tunable, record: Record) -> bool:
         return False
     if (params.get("workload"), params.get("mode")) != (question.workload, question.mode):
         return False
+    if params.get("device", "cpu") != question.fixed.get("device", "cpu"):
+        return False
     arguments = {name: value for name, value in question.fixed.items() if name.startswith("args.")}
     same_arguments = all(params.get(name) == value for name, value in arguments.items())
     return same_arguments and _batch_of_all(params) == question.batch

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,7 @@ def make_question(
     values = checked_values(fixed or {})
     if mode not in MODES:
         raise UserError(f"--mode {mode}: no such mode; {nearest(mode, MODES)}")
-    for word in allow:
-        if word not in GRANTED:
-            raise UserError(
-                f"--allow {word}: no such class; {nearest(word, [str(each) for each in GRANTED])}"
-            )
+    check_classes(allow)
     fixed_batch = values.pop("batch", None)
     chosen = batch if batch is not None else fixed_batch
     chosen = AXES["batch"].default if chosen is None else chosen
@@ -98,6 +94,15 @@ def make_question(
         python=python,
         environment=dict(environment or {}),
     )
+
+
+def check_classes(allow: Collection[str]) -> None:
+    """Raises a UserError for a word that is no class of knobs."""
+    for word in allow:
+        if word not in GRANTED:
+            raise UserError(
+                f"--allow {word}: no such class; {nearest(word, [str(each) for each in GRANTED])}"
+            )
 
 
 def checked_values(fixed: Mapping[str, Any]) -> dict[str, Any]:

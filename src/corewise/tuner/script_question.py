@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,8 @@ def make_script(
         if name not in OUTSIDE:
             raise UserError(f"--set {name}: can only be set inside the script; from outside: {_names()}")
     host = host or read_host()
-    prefix = Path(script.words[0]).absolute().parent.parent
+    program = shutil.which(script.words[0]) or script.words[0]
+    prefix = Path(program).absolute().parent.parent  # of a virtual environment's python
     found = {name for name in PRELOADABLE if find_library(name, python_prefix=prefix) is not None}
     machine = planning_view(host, {name: Path(name) for name in found})
     hints = {name: install_hint(name) for name in PRELOADABLE}

@@ -18,9 +18,13 @@ namespace corewise {
 
 namespace py = pybind11;
 
+inline c10::TypePtr without_symbols(c10::TypePtr type) {
+  return type->kind() == c10::TypeKind::SymIntType ? c10::TypePtr(c10::IntType::get()) : type;
+}
+
 inline c10::TypePtr bare(c10::TypePtr type) {
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  return type->kind() == c10::TypeKind::SymIntType ? c10::TypePtr(c10::IntType::get()) : type;
+  return without_symbols(std::move(type));
 }
 
 inline bool holds_ref(py::handle tree, py::handle ref) {
@@ -31,7 +35,7 @@ inline bool holds_ref(py::handle tree, py::handle ref) {
   return false;
 }
 
-// A Python number where a tensor is expected: torch's own kind of number, which leaves the other's type as it is.
+// A Python number where a tensor is expected: torch's own kind, which leaves the other's type as it is.
 inline bool is_number(py::handle given) {
   return PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()) || PyComplex_Check(given.ptr());
 }
@@ -50,8 +54,7 @@ inline Slot make_slot(py::handle given, const c10::TypePtr& type, std::optional<
   } else if (holds_ref(given, ref)) {
     auto list = bare(type)->cast<c10::ListType>();
     TORCH_CHECK(list, "an argument of type ", type->str(), " holds values");
-    slot.element = list->getElementType()->kind() == c10::TypeKind::SymIntType ? c10::TypePtr(c10::IntType::get())
-                                                                                : list->getElementType();
+    slot.element = without_symbols(list->getElementType());
     for (py::handle item : given) slot.items.push_back(make_slot(item, slot.element, std::nullopt, ref));
   } else if (bare(type)->kind() == c10::TypeKind::TensorType && is_number(given)) {
     slot.constant = as_tensor(given);
@@ -70,7 +73,8 @@ inline void note_reads(const Slot& slot, std::vector<int>& reads) {
 // The call of an operator: (name, overload, args, kwargs, results, spreads).
 inline Op make_op(py::handle call, py::handle ref) {
   const auto it = py::reinterpret_borrow<py::tuple>(call);
-  auto found = c10::Dispatcher::singleton().findSchema({it[0].cast<std::string>(), it[1].cast<std::string>()});
+  const c10::OperatorName name(it[0].cast<std::string>(), it[1].cast<std::string>());
+  const auto found = c10::Dispatcher::singleton().findSchema(name);
   TORCH_CHECK(found, "the dispatcher does not know it");
   const auto args = py::reinterpret_borrow<py::tuple>(it[2]);
   const auto kwargs = py::reinterpret_borrow<py::dict>(it[3]);

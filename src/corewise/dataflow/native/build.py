@@ -28,7 +28,7 @@ from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
 UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
-HEADERS = ("boxing.h", "execution.h", "executor.h", "graph.h", "lanes.h", "training.h")
+HEADERS = ("boxing.h", "execution.h", "executor.h", "graph.h", "lanes.h", "training.h", "waiting.h")
 NAME = "corewise_native"
 MOST_BUILD_S = 300
 _TORCH = Path(torch.__file__).parent

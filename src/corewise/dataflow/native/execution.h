@@ -13,6 +13,8 @@ inline Stack& own_stack() {
   return stack;
 }
 
+using Tasks = std::vector<std::vector<int>>;  // the calls of each
+
 // What a run holds while it runs.
 struct Values {
   explicit Values(const Graph& graph) : items(graph.num_values) {}
@@ -23,7 +25,7 @@ class ForwardRun : public Run {
  public:
   ForwardRun(
       const Graph& graph,
-      const std::vector<std::vector<int>>& tasks,
+      const Tasks& tasks,
       Values& values,
       const Schedule& schedule,
       Sleeper& caller)
@@ -40,6 +42,7 @@ class ForwardRun : public Run {
       if (stopped(task)) return;
       do_call(call);
       for (int value : graph_.ops[call].reads) let_go(value);
+      breathe();
     }
   }
 
@@ -59,7 +62,7 @@ class ForwardRun : public Run {
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<int>>& tasks_;
+  const Tasks& tasks_;
   Values& values_;
 
  private:
@@ -90,7 +93,10 @@ inline Schedule sole_schedule(Lanes& lanes, const std::vector<int>& cpus) {
 
 // Times of `repeats` runs of an action, in nanoseconds, each after `prepare`; it ends early when time is up.
 inline std::vector<int64_t> timed(
-    int repeats, int64_t limit_ns, const std::function<void()>& prepare, const std::function<void()>& action) {
+    int repeats,
+    int64_t limit_ns,
+    const std::function<void()>& prepare,
+    const std::function<void()>& action) {
   std::vector<int64_t> found;
   const int64_t until = now_ns() + limit_ns;
   do {

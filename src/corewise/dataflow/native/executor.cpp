@@ -14,7 +14,8 @@ void Executor::allow_training(Schedule schedule) {
 
 // The whole program as one node of the caller's graph.
 struct ProgramBackward : Node {
-  ProgramBackward(std::shared_ptr<Executor> executor, Tape&& tape) : executor(std::move(executor)), tape(std::move(tape)) {}
+  ProgramBackward(std::shared_ptr<Executor> executor, Tape&& tape)
+      : executor(std::move(executor)), tape(std::move(tape)) {}
 
   variable_list apply(variable_list&& arriving) override {
     TORCH_CHECK(!is_released, torch::autograd::ERR_BACKWARD_TWICE);
@@ -54,8 +55,8 @@ struct ProgramBackward : Node {
   variable_list differentiable(variable_list&& arriving) {
     TORCH_CHECK(
         executor->graph->may_repeat,
-        "gradients of gradients need the program once more, and it draws random numbers or writes to buffers: "
-        "call the model itself for them");
+        "gradients of gradients need the program once more, and it draws random numbers or writes to "
+        "buffers: call the model itself for them");
     std::vector<IValue> values = originals;
     edge_list ends, begins;
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -130,7 +131,12 @@ int64_t backward_ns(const Borders& borders, const Tape& tape, int task, const st
 
 // Nanoseconds of a task's forward and of its backward, alone on these CPUs.
 std::pair<std::vector<int64_t>, std::vector<int64_t>> measure_task(
-    Executor& executor, std::vector<IValue> values, int task, const std::vector<int>& cpus, int repeats, int64_t limit_ns) {
+    Executor& executor,
+    std::vector<IValue> values,
+    int task,
+    const std::vector<int>& cpus,
+    int repeats,
+    int64_t limit_ns) {
   const Graph& graph = *executor.graph;
   const Borders& borders = *executor.borders;
   std::vector<int64_t> there, back;

@@ -30,7 +30,8 @@ class Warnings : public c10::WarningHandler {
 template <class Base>
 struct Warning : Base {
   template <class... Args>
-  explicit Warning(Warnings& warnings, Args&&... args) : Base(std::forward<Args>(args)...), warnings_(warnings) {}
+  explicit Warning(Warnings& warnings, Args&&... args)
+      : Base(std::forward<Args>(args)...), warnings_(warnings) {}
   void perform(int task) override {
     c10::WarningUtils::WarningHandlerGuard guard(&warnings_);
     Base::perform(task);
@@ -52,7 +53,7 @@ struct Borders;
 class Executor {
  public:
   Executor(
-      std::shared_ptr<Graph> graph, std::shared_ptr<Lanes> lanes, std::vector<std::vector<int>> tasks, Schedule forward)
+      std::shared_ptr<Graph> graph, std::shared_ptr<Lanes> lanes, Tasks tasks, Schedule forward)
       : graph(std::move(graph)),
         lanes(std::move(lanes)),
         tasks(std::move(tasks)),
@@ -61,7 +62,7 @@ class Executor {
         down_(counted(this->tasks.size(), true)) {}
 
   void allow_training(Schedule backward);
-  // Computes the graph's outputs; in grad mode they are tied to a backward pass that runs by the other schedule.
+  // Computes the graph's outputs; in grad mode they are tied to a backward pass by the other schedule.
   void run(const std::shared_ptr<Executor>& self, Values& values, Warnings& warnings);
   // Runs tasks of the backward pass, the last of the program first.
   void run_backward(Run& run) {
@@ -76,7 +77,7 @@ class Executor {
 
   const std::shared_ptr<Graph> graph;
   const std::shared_ptr<Lanes> lanes;
-  const std::vector<std::vector<int>> tasks;
+  const Tasks tasks;
   Schedule backward;
   std::shared_ptr<const Borders> borders;  // where training is allowed
 
@@ -103,8 +104,14 @@ class Executor {
 
 // Nanoseconds of the calls alone on these CPUs (the caller's where none are given); the first is not warm.
 inline std::vector<int64_t> measure_calls(
-    Lanes& lanes, const Graph& graph, std::vector<IValue> values, const std::vector<int>& calls,
-    const std::vector<int>& before, const std::vector<int>& cpus, int repeats, int64_t limit_ns) {
+    Lanes& lanes,
+    const Graph& graph,
+    std::vector<IValue> values,
+    const std::vector<int>& calls,
+    const std::vector<int>& before,
+    const std::vector<int>& cpus,
+    int repeats,
+    int64_t limit_ns) {
   std::vector<int64_t> found;
   const Schedule schedule = sole_schedule(lanes, cpus);
   SoleRun run(schedule, lanes.caller, [&] {
@@ -117,6 +124,11 @@ inline std::vector<int64_t> measure_calls(
 
 // Nanoseconds of a task's forward and of its backward, alone on these CPUs.
 std::pair<std::vector<int64_t>, std::vector<int64_t>> measure_task(
-    Executor& executor, std::vector<IValue> values, int task, const std::vector<int>& cpus, int repeats, int64_t limit_ns);
+    Executor& executor,
+    std::vector<IValue> values,
+    int task,
+    const std::vector<int>& cpus,
+    int repeats,
+    int64_t limit_ns);
 
 }  // namespace corewise

@@ -57,7 +57,8 @@ struct Op {
   template <class Keep>
   void spread(c10::ArrayRef<IValue> values, const Keep& keep) const {
     TORCH_CHECK(
-        values.size() == results.size(), handle.operator_name(), " gave ", values.size(), " values, not ", results.size());
+        values.size() == results.size(), handle.operator_name(), " gave ", values.size(), " values of ",
+        results.size());
     for (size_t i = 0; i < values.size(); ++i) keep(results[i], IValue(values[i]));
   }
 };

@@ -28,7 +28,9 @@ class NativeLanes(Protocol):
 class NativeModule(Protocol):
     """What executor.cpp and module.cpp offer; graphs, executors and values are opaque."""
 
-    def Lanes(self) -> NativeLanes:  # noqa: N802
+    __file__: str
+
+    def Lanes(self) -> NativeLanes:
         """Threads, none yet."""
 
     def graph(

@@ -4,76 +4,23 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/util/Exception.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "waiting.h"
+
 namespace corewise {
-
-inline int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
-constexpr uint32_t kAwake = 0, kIdle = 1, kAtEnd = 2, kFirstStep = 3;  // what a thread sleeps for
-constexpr int64_t kSpinNs = 20000;  // longer waits give the core away
-constexpr int64_t kSignalNs = 50000000;  // how often a waiting caller looks for Ctrl-C
-
-// Where one thread waits for others: a short spin that yields the core to whoever needs it, then the kernel.
-class Sleeper {
- public:
-  template <class Ready>
-  bool wait(uint32_t reason, const Ready& ready, int64_t limit_ns) {
-    const int64_t until = now_ns() + kSpinNs;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (ready()) return true;
-        pause_briefly();
-      }
-      sched_yield();
-    } while (now_ns() < until);
-    word_.store(reason);
-    if (!ready()) {
-      timespec limit{limit_ns / 1000000000, limit_ns % 1000000000};
-      syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, reason, limit_ns ? &limit : nullptr, nullptr, 0);
-    }
-    word_.store(kAwake);
-    return ready();
-  }
-
-  // Wakes the thread if it sleeps for this; what it waits for must have been made true before.
-  void wake(uint32_t reason) {
-    if (word_.load() == reason && word_.compare_exchange_strong(reason, kAwake))
-      syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-  }
-
- private:
-  std::atomic<uint32_t> word_{kAwake};
-};
 
 struct Step {
   int task = 0;
@@ -116,10 +63,15 @@ class Run {
   virtual void perform(int task) = 0;
   virtual int rank(int task) const { return task; }  // place in program order
 
-  void on_caller(const std::function<void()>& check_signals);
+  void on_caller();
   void on_lane(int lane);
   bool may_start(int lane) const { return remaining_[schedule_.lanes[lane].front()].load() == 0; }
 
+  void set_caller(const std::function<void()>& check_signals) {
+    check_signals_ = check_signals;
+    caller_thread_ = std::this_thread::get_id();
+    last_check_ns_ = now_ns();
+  }
   // Without any other thread, in the order of the steps' tasks.
   void inline_on_caller(const std::vector<int>& order) {
     for (int task : order) guarded(task);
@@ -128,6 +80,12 @@ class Run {
   bool stopped(int task) const { return rank(task) > failed_.load(std::memory_order_relaxed); }
 
   std::vector<Event> timeline;  // of each step
+
+ protected:
+  // Between calls: has the caller look for Ctrl-C now and then, as plain execution would.
+  void breathe() {
+    if (std::this_thread::get_id() == caller_thread_ && now_ns() - last_check_ns_ > kSignalNs) check();
+  }
 
  private:
   void guarded(int task) {
@@ -157,9 +115,9 @@ class Run {
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }
   void announce(int step);
-  void check(const std::function<void()>& check_signals) {
+  void check() {
     try {
-      check_signals();
+      check_signals_();
     } catch (...) {
       fail(-1, std::current_exception());
     }
@@ -174,13 +132,15 @@ class Run {
   std::mutex error_mutex_;
   std::exception_ptr error_;
   at::ThreadLocalState caller_state_;
+  std::function<void()> check_signals_;
+  std::thread::id caller_thread_;
   int64_t last_check_ns_ = 0;
 };
 
 // A thread on its own CPUs. Its width is set before anything else and never again.
 class Worker {
  public:
-  Worker(std::vector<int> cpus, Sleeper& caller) : cpus_(std::move(cpus)), caller_(caller) {
+  explicit Worker(std::vector<int> cpus) : cpus_(std::move(cpus)) {
     thread_ = std::thread([this] { main(); });
     std::unique_lock<std::mutex> lock(mutex_);
     started_.wait(lock, [this] { return is_started_; });
@@ -194,7 +154,6 @@ class Worker {
     lane_ = lane;
     run_.store(run);
   }
-  const std::string& problem() const { return problem_; }
 
   Sleeper sleeper;
 
@@ -218,7 +177,7 @@ class Worker {
     cpu_set_t mask;
     CPU_ZERO(&mask);
     for (int cpu : cpus_) CPU_SET(cpu, &mask);
-    if (sched_setaffinity(0, sizeof mask, &mask) != 0) problem_ = "its CPUs cannot be used (sched_setaffinity)";
+    sched_setaffinity(0, sizeof mask, &mask);  // fails for CPUs that are gone, which others notice
     pthread_setname_np(pthread_self(), "corewise-lane");
     at::get_num_threads();  // torch's own start of a thread, which would set the width again later
     at::set_num_threads(static_cast<int>(cpus_.size()));
@@ -229,8 +188,6 @@ class Worker {
   }
 
   const std::vector<int> cpus_;
-  Sleeper& caller_;
-  std::string problem_;
   std::mutex mutex_;
   std::condition_variable started_;
   bool is_started_ = false;
@@ -263,8 +220,7 @@ inline void Run::on_lane(int lane) {
   if (working_lanes_.fetch_sub(1) == 1) caller.wake(kAtEnd);
 }
 
-inline void Run::on_caller(const std::function<void()>& check_signals) {
-  last_check_ns_ = now_ns();
+inline void Run::on_caller() {
   int num_lanes = 0;
   for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane) num_lanes += !schedule_.lanes[lane].empty();
   working_lanes_.store(num_lanes);
@@ -277,15 +233,14 @@ inline void Run::on_caller(const std::function<void()>& check_signals) {
   int width = full_width;
   for (int step : schedule_.lanes[0]) {
     const auto ready = [&] { return remaining_[step].load() == 0; };
-    while (!ready() && !caller_.wait(kFirstStep + step, ready, kSignalNs)) check(check_signals);
+    while (!ready() && !caller_.wait(kFirstStep + step, ready, kSignalNs)) check();
     const int wanted = schedule_.steps[step].width ? schedule_.steps[step].width : full_width;
     if (wanted != width) at::set_num_threads(width = wanted);
     do_step(step);
-    if (now_ns() - last_check_ns_ > kSignalNs) check(check_signals);
   }
   if (width != full_width) at::set_num_threads(full_width);
   const auto ended = [&] { return working_lanes_.load() == 0; };
-  while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check(check_signals);
+  while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check();
   rethrow();
 }
 
@@ -305,13 +260,8 @@ class Lanes {
     auto& found = workers_[{cpus, number}];
     if (!found) {
       const int width = at::get_num_threads();
-      found = std::make_unique<Worker>(cpus, caller);
+      found = std::make_unique<Worker>(cpus);
       at::set_num_threads(width);  // the worker has set what threads to come begin with
-      const std::string problem = found->problem();
-      if (!problem.empty()) {
-        workers_.erase({cpus, number});
-        TORCH_CHECK(false, problem);
-      }
     }
     return found.get();
   }
@@ -319,6 +269,7 @@ class Lanes {
   // Runs it with the lanes, after those that other threads have begun; without them where that cannot be.
   void run(Run& run, const std::vector<int>& order, const std::function<void()>& check_signals) {
     TORCH_CHECK(!forked(), "malleable threads do not survive a fork: make the object anew in the child");
+    run.set_caller(check_signals);
     if (inside_a_run || closed_) return run.inline_on_caller(order);
     std::unique_lock<std::timed_mutex> lock(mutex_, std::defer_lock);
     while (!lock.try_lock_for(std::chrono::nanoseconds(kSignalNs))) check_signals();
@@ -330,7 +281,7 @@ class Lanes {
       Inside() { inside_a_run = true; }
       ~Inside() { inside_a_run = false; }
     } inside;
-    run.on_caller(check_signals);
+    run.on_caller();
   }
 
   void close() {

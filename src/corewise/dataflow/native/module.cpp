@@ -62,7 +62,7 @@ IValue given(py::handle object) {
 }
 
 void bring(const Graph& graph, const py::list& values, std::vector<IValue>& items) {
-  TORCH_CHECK(static_cast<int>(values.size()) == graph.num_values, "a list of all the program's values is needed");
+  TORCH_CHECK(int(values.size()) == graph.num_values, "a list of all the program's values is needed");
   for (int value : graph.brought) items[value] = given(values[value]);
 }
 
@@ -99,9 +99,14 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
 }
 
 std::shared_ptr<Executor> make_executor(
-    std::shared_ptr<Graph> graph, std::shared_ptr<Lanes> lanes, py::list tasks, py::list lane_cpus, py::list steps, py::object back) {
+    std::shared_ptr<Graph> graph,
+    std::shared_ptr<Lanes> lanes,
+    py::list tasks,
+    py::list lane_cpus,
+    py::list steps,
+    py::object back) {
   return translated([&] {
-    std::vector<std::vector<int>> calls;
+    Tasks calls;
     for (py::handle task : tasks) calls.push_back(ints(task));
     Schedule forward = make_schedule(*lanes, lane_cpus, steps, calls.size());
     auto executor = std::make_shared<Executor>(graph, lanes, std::move(calls), std::move(forward));
@@ -164,21 +169,33 @@ py::list as_list(const std::vector<int64_t>& numbers) {
 }
 
 py::list measure(
-    std::shared_ptr<Lanes> lanes, std::shared_ptr<Graph> graph, std::shared_ptr<Values> values, py::list calls,
-    py::list before, py::list cpus, int repeats, double limit_s) {
+    std::shared_ptr<Lanes> lanes,
+    std::shared_ptr<Graph> graph,
+    std::shared_ptr<Values> values,
+    py::list calls,
+    py::list before,
+    py::list cpus,
+    int repeats,
+    double limit_s) {
   return translated([&] {
     const auto measured = ints(calls), earlier = ints(before), where = ints(cpus);
     std::vector<int64_t> found;
     {
       py::gil_scoped_release without_lock;
-      found = measure_calls(*lanes, *graph, values->items, measured, earlier, where, repeats, int64_t(limit_s * 1e9));
+      const auto limit_ns = int64_t(limit_s * 1e9);
+      found = measure_calls(*lanes, *graph, values->items, measured, earlier, where, repeats, limit_ns);
     }
     return as_list(found);
   });
 }
 
 py::tuple measure_training(
-    std::shared_ptr<Executor> executor, std::shared_ptr<Values> values, int task, py::list cpus, int repeats, double limit_s) {
+    std::shared_ptr<Executor> executor,
+    std::shared_ptr<Values> values,
+    int task,
+    py::list cpus,
+    int repeats,
+    double limit_s) {
   return translated([&] {
     const auto where = ints(cpus);
     std::pair<std::vector<int64_t>, std::vector<int64_t>> found;

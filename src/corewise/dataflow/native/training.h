@@ -39,7 +39,8 @@ struct Use {
 
 // What of a partition into tasks the backward pass needs to know.
 struct Borders {
-  Borders(const Graph& graph, const std::vector<std::vector<int>>& tasks) : of_task(tasks.size()), made_by(graph.num_values, -1) {
+  Borders(const Graph& graph, const Tasks& tasks)
+      : of_task(tasks.size()), made_by(graph.num_values, -1) {
     std::vector<int> task_of(graph.ops.size());
     for (size_t t = 0; t < tasks.size(); ++t)
       for (int call : tasks[t]) {
@@ -96,10 +97,16 @@ inline IValue cut(const IValue& value, NodePtr& end) {
 // Calls an operator with its values from outside cut off.
 template <class Lookup, class Keep>
 void call_cut(
-    const Graph& graph, const Borders& borders, Tape& tape, int call, const Lookup& lookup, const Keep& keep) {
+    const Graph& graph,
+    const Borders& borders,
+    Tape& tape,
+    int call,
+    const Lookup& lookup,
+    const Keep& keep) {
   const int first = borders.first_use[call], last = borders.first_use[call + 1];
   std::vector<IValue> cuts(last - first);
-  for (int use = first; use < last; ++use) cuts[use - first] = cut(lookup(borders.uses[use].value), tape.ends[use]);
+  for (int use = first; use < last; ++use)
+    cuts[use - first] = cut(lookup(borders.uses[use].value), tape.ends[use]);
   graph.ops[call].run(
       own_stack(),
       [&](int value) -> const IValue& {
@@ -122,7 +129,7 @@ class TrainingForwardRun : public ForwardRun {
  public:
   TrainingForwardRun(
       const Graph& graph,
-      const std::vector<std::vector<int>>& tasks,
+      const Tasks& tasks,
       const Borders& borders,
       Values& values,
       Tape& tape,
@@ -199,15 +206,22 @@ class BackwardRun : public Run {
     auto found = torch::autograd::Engine::get_default_engine().execute(
         begins, arriving, keep_graph_, /*create_graph=*/false, /*accumulate_grad=*/false, ends);
     for (size_t i = 0; i < uses.size(); ++i) of_use_[uses[i]] = std::move(found[i]);
+    breathe();
   }
 
-  // The gradient of a value: what came from outside, then its uses, the last first, as torch's engine adds them.
+  // A value's gradient: what came from outside, then its uses, the last first, as torch's engine adds them.
   at::Tensor summed(int value) {
     at::Tensor sum = std::move(gradients[value]);
+    bool is_own = false;  // memory that nobody else has
     const auto& uses = borders_.uses_of_value[value];
     for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
-      sum = added(sum, of_use_[*use]);
-      of_use_[*use].reset();
+      const at::Tensor one = std::move(of_use_[*use]);
+      if (is_own && one.defined() && sum.layout() == c10::kStrided && one.layout() == c10::kStrided) {
+        sum.add_(one);
+      } else {
+        is_own = sum.defined() && one.defined();
+        sum = added(sum, one);
+      }
     }
     return sum;
   }

@@ -211,12 +211,13 @@ def _memory(tuning: Tuning) -> Chart | None:
                 rows.append({"x": label, "y": mib, "series": where, "text": memory(num_bytes)})
     if len(rows) < 2:
         return None
+    shared = "each counted whole" if tuning.mode == "script" else "shared pages counted once"
     told = ", ".join(f"{row['x']} {row['text']}" for row in rows)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "memory"),
         title=f"{short(tuning.name, 80)}: memory",
         spec=_memory_spec(rows, [label for label, _ in settings]),
-        caption="Peak memory of all processes of a setting, shared pages counted once; the worst run.",
+        caption=f"Peak memory of all processes of a setting, {shared}; the worst run.",
         alt=f"Bars of memory: {told}.",
     )
 

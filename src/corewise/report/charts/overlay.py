@@ -23,7 +23,7 @@ from corewise.report.standing import efficiencies_of
 from corewise.report.words import fraction, listed, rounded, short, shown
 
 _MOST_LINES = 6  # published ones, beside one's own
-_CELL_HEIGHT = 34
+_CELL_HEIGHT = 38
 
 
 def efficiency_overlay(
@@ -120,7 +120,7 @@ def grid_chart(group: Group, publication: Publication, published: Published) -> 
     rows = [
         {
             "x": shown(f"{column:g}"), "y": shown(f"{row:g}"), "gain": rounded(base / seconds, 4),
-            "text": f"{base / seconds:.1f}×", "seconds": seconds,
+            "text": f"{base / seconds:.1f}×", "time": f"{seconds:g} {published.unit}", "seconds": seconds,
             "bright": base / seconds > 0.55 * base / best[2], "best": seconds == best[2],
         }
         for row, column, seconds in cells
@@ -131,7 +131,8 @@ def grid_chart(group: Group, publication: Publication, published: Published) -> 
         title=f"Published: {published.what}",
         spec=grid_spec(rows, grid.columns.name, grid.rows.name, published.unit),
         caption=caption_joined(
-            f"Speed-up over {where}, {publication.citation}, {published.where}. {publication.protocol}.",
+            f"Speed-up over {where} and time, {publication.citation}, {published.where}.",
+            f"{publication.protocol}." if publication.protocol else "",
             "Another machine, and perhaps another workload: the shape of the map is what may be compared.",
         ),
         alt=(
@@ -157,6 +158,7 @@ def grid_spec(rows: list[dict[str, Any]], x_title: str, y_title: str, unit: str)
     layers = [
         base.mark_rect().encode(color=alt.Color("gain:Q", scale=scale, legend=bar), tooltip=tips),
         base.transform_filter("datum.best").mark_rect(fillOpacity=0, stroke="#D55E00", strokeWidth=3),
-        base.mark_text(fontSize=11).encode(text="text:N", color=ink),
+        base.mark_text(dy=-6, fontSize=12, fontWeight="bold").encode(text="text:N", color=ink),
+        base.mark_text(dy=8, fontSize=10).encode(text="time:N", color=ink),
     ]
     return framed(layers, {"rows": rows}, _CELL_HEIGHT * len(lines))

@@ -32,6 +32,7 @@ def settings_chart(found: Dynamic) -> Chart | None:
         {
             "x": f"{intra}", "y": f"{inter}", "gain": rounded(gain, 4), "text": f"{gain:.1f}×",
             "seconds": rounded(found.seconds(settings[inter, intra])),
+            "time": duration(found.seconds(settings[inter, intra])),
             "bright": gain > 0.55 * top, "best": gain == top,
         }
         for (inter, intra), gain in gains.items()
@@ -40,11 +41,12 @@ def settings_chart(found: Dynamic) -> Chart | None:
     at = f"{base[0]}×{base[1]} ({duration(found.seconds(settings[base]))})"
     best = max(gains, key=lambda pair: gains[pair])
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "fixed", "settings"),
+        key=key_of(group.study, group.workload_name, group.mode, "fixed", "settings"),
         title=f"{task_words(group)}: fixed inter-op × intra-op threads",
         spec=grid_spec(rows, "intra-op threads", "inter-op threads", "s"),
         caption=caption_joined(
-            f"Speed-up over {at}; frame: the highest. Of all else that varied the fastest is drawn.",
+            f"Speed-up over {at} and time of a step; frame: the highest.",
+            "Of all else that varied the fastest is drawn.",
             f"Widths that change as the model runs, without any setting: {times(changing)}.",
         ),
         alt=(
@@ -66,7 +68,7 @@ def timeline_chart(found: Dynamic, plan: PlanShown | None) -> Chart | None:
     words = found.setting_words(found.best)
     left = len(plan.bars) - len(bars)
     return Chart(
-        key=key_of(group.study, group.workload, group.mode, "timeline"),
+        key=key_of(group.study, group.workload_name, group.mode, "timeline"),
         title=f"{task_words(group)}: one step, core by core",
         spec=_timeline_spec(rows, plan.cpus, kinds),
         caption=caption_joined(

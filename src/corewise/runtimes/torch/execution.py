@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
+import types
 import warnings
 from typing import Any, Callable, Iterator, cast
 
@@ -53,12 +55,24 @@ def scripted(module: nn.Module) -> nn.Module:
         # Modules that torch.fx wrote have empty annotations; TorchScript would warn of them.
         warnings.filterwarnings("ignore", "The TorchScript type system doesn't support", UserWarning)
         try:
+            _forget_freed_operators()
             return cast(nn.Module, torch.jit.script(module))
         except Exception as problem:
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
             raise Infeasible(
                 f"execution script: torch.jit.script cannot take this module: {reason[0]}"
             ) from problem
+
+
+def _forget_freed_operators() -> None:
+    """TorchScript knows operators by `id()`, which a freed one may have lent to a value of the module."""
+    from torch.jit import _builtins
+
+    table = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    alive = {id(each) for each in gc.get_objects() if type(each) is types.BuiltinFunctionType}
+    alive.update(id(operator) for operator, _ in _builtins._builtin_ops)
+    for number in [number for number in table if number not in alive]:
+        del table[number]
 
 
 def blocked(module: nn.Module, settings: Settings) -> nn.Module:
