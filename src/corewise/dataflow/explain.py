@@ -78,7 +78,7 @@ def described(
 ) -> str:
     """The whole explanation of one kind of inputs."""
     lines = [
-        f"{len(program.calls)} operators in {len(tasks)} tasks on {len(cpus)} cores; "
+        f"{len(program.calls)} operators in {len(tasks)} task{'s' * (len(tasks) != 1)} on {len(cpus)} cores; "
         f"no schedule of them ends before {1e3 * bound_s:.3g} ms"
     ]
     if times_s:

@@ -69,7 +69,8 @@ def _forget_freed_operators() -> None:
     from torch.jit import _builtins
 
     table = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]
-    alive = {id(each) for each in gc.get_objects() if type(each) is types.BuiltinFunctionType}
+    kinds = (types.BuiltinFunctionType, types.FunctionType)
+    alive = {id(each) for each in gc.get_objects() if type(each) in kinds}
     alive.update(id(operator) for operator, _ in _builtins._builtin_ops)
     for number in [number for number in table if number not in alive]:
         del table[number]
