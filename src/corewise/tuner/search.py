@@ -144,7 +144,7 @@ class Search:
                 self._challenge_choice(knob, choice, deadline)
 
     def _climb(self, knob: int, deadline: float, *, is_first: bool) -> None:
-        """Up every ladder of the knob: first its end, its middle where that lost, then neighbours of the best.
+        """Up every ladder of the knob: its end, its middle where that lost, then neighbours of the best.
 
         A ladder that branches off another is only followed from where the best stands on it.
         """
