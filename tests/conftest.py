@@ -68,5 +68,9 @@ def need() -> Callable[[bool, str], None]:
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps what tests build out of the user's cache, and the user's terminal out of the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    base = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+    # The C++ executor takes long to build and its name tells all that it rests on: it outlives the session.
+    lasting = next((one for one in base.parents if one.name.startswith("pytest-of-")), base)
+    monkeypatch.setenv("COREWISE_NATIVE_CACHE", str(lasting / "corewise-native"))
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -1,7 +1,6 @@
 """Teams and quick plans for tests of changing widths."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,24 +25,10 @@ def planned() -> Iterator[Callable[..., Malleable]]:
         one.close()
 
 
-@pytest.fixture(scope="session")
-def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache for the C++ executor that outlives the session: it takes long to build."""
-    base = tmp_path_factory.getbasetemp()
-    return next((one for one in base.parents if one.name.startswith("pytest-of-")), base) / "corewise-native"
-
-
-@pytest.fixture(scope="session")
-def native_problem(native_folder: Path) -> str:
-    """Why there is no C++ executor here; building it on the way where there is one."""
+@pytest.fixture
+def native(need: Callable[[bool, str], None]) -> None:
+    """For tests that need the C++ executor; the first builds it."""
     from corewise.dataflow.native_executor import missing
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(native_folder))
-        return missing()
-
-
-@pytest.fixture
-def native(native_problem: str, need: Callable[[bool, str], None]) -> None:
-    """For tests that need the C++ executor."""
-    need(not native_problem, f"the C++ executor: {native_problem}")
+    problem = missing()
+    need(not problem, f"the C++ executor: {problem}")

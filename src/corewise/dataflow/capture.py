@@ -10,6 +10,7 @@ import dataclasses
 import io
 import logging
 import operator
+import threading
 import warnings
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set, Tuple
 
@@ -19,6 +20,9 @@ from corewise.dataflow import operators
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref
 from corewise.dataflow.recurrent import quick_shapes
+
+
+_one_at_a_time = threading.RLock()
 
 
 class CannotCapture(Exception):
@@ -62,7 +66,8 @@ def _quietly() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        # torch.export is not made for several threads, and prints the graph of what it cannot take.
+        with _one_at_a_time, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -30,6 +30,7 @@ from corewise.dataflow.spinning import note_once
 UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
 HEADERS = ("boxing.h", "execution.h", "executor.h", "graph.h", "lanes.h", "training.h", "waiting.h")
 NAME = "corewise_native"
+OWN_FOLDER = "COREWISE_NATIVE_CACHE"  # where builds are kept instead, for images and shared installations
 MOST_BUILD_S = 300
 _TORCH = Path(torch.__file__).parent
 _lock = threading.Lock()
@@ -195,7 +196,7 @@ def _folder() -> Path:
 
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "corewise"
+    folder = Path(os.environ.get(OWN_FOLDER) or Path(base) / "corewise")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
