@@ -31,10 +31,30 @@ class Loops(nn.Module):
         return x.tolist()
 
 
+class Counts(nn.Module):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * 2
+
+
+class Detaches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            fixed = x * 2
+        return x + fixed
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [(DataDependent(), "torch.export cannot take it"), (Loops(), "item depends on the data")],
-    ids=["branch", "list"],
+    [
+        (DataDependent(), "torch.export cannot take it"),
+        (Loops(), "item depends on the data"),
+        (Counts(), "its forward changes attributes (calls)"),
+        (Detaches(), "it holds a graph within the graph"),
+    ],
+    ids=["branch", "list", "attribute", "context"],
 )
 def test_what_cannot_be_captured_runs_as_it_is_and_says_why(
     planned: Make, model: nn.Module, reason: str

@@ -19,7 +19,7 @@ class Bound:
     """Makes the list of values for a call, and the caller's result from it."""
 
     def __init__(self, captured: Captured, module: torch.nn.Module) -> None:
-        self.captured, self.program = captured, captured.program
+        self.captured, self.program, self.module = captured, captured.program, module
         self._state = [(value, *_holder(module, name)) for value, name in self.program.state.items()]
         self._outputs = self.program.outputs
         self._writes_inputs = bool(set(captured.written) & set(self.program.inputs))

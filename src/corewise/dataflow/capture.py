@@ -21,7 +21,6 @@ from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref
 from corewise.dataflow.recurrent import quick_shapes
 
-
 _one_at_a_time = threading.RLock()
 
 
@@ -98,7 +97,7 @@ class _Reading:
                 outputs = self._outputs(node)
             elif node.op != "placeholder":
                 raise CannotCapture(
-                    f"it holds a nested graph ({node.name}): a branch, loop or context on data"
+                    "it holds a graph within the graph: a loop, a branch, or a grad or autocast context"
                 )
         order = order_to_keep(self.touched, self.written, [call.is_random for call in self.calls])
         program = Program(

@@ -5,7 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Dict, List
 
 import torch
 from torch.utils import _pytree as pytree
@@ -21,13 +21,40 @@ _COARSE = 2e-2  # half precision
 
 def why_different(case: Case) -> str:
     """Empty when module and program agree on the example, else what differs; seeds start alike."""
+    before = _python_state(case.bound.module)
     with case.bound.untouched():
         expected = case.call_plain()
+    changed = _changed(before, case.bound.module)
+    if changed:
+        return f"its forward changes attributes ({changed}), which replayed operators would not"
     values = case.values()
     whole = Task(tuple(range(len(case.program.calls))), ())
     own, _, _ = lifetimes(case.program, [whole])
     task_function(case.program, whole, own[0])(values)
     return compared(expected, case.bound.result(values))
+
+
+def _python_state(module: torch.nn.Module) -> List[Dict[str, Any]]:
+    return [{**part.__dict__, **part._buffers} for part in module.modules()]
+
+
+def _changed(before: List[Dict[str, Any]], module: torch.nn.Module) -> str:
+    """The names of attributes that are no longer what they were, of plain values or by identity."""
+    found: List[str] = []
+    for old, new in zip(before, _python_state(module)):
+        for name in old.keys() | new.keys():
+            one, two = old.get(name), new.get(name)
+            is_same = one is two or (isinstance(one, (int, float, str, tuple)) and _is_equal(one, two))
+            if not is_same:
+                found.append(name)
+    return ", ".join(sorted(set(found))[:3])
+
+
+def _is_equal(one: Any, two: Any) -> bool:
+    try:
+        return bool(one == two)
+    except Exception:  # tuples of tensors
+        return False
 
 
 def compared(expected: Any, got: Any) -> str:
