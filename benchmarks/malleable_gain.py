@@ -2,9 +2,9 @@
 
     python benchmarks/malleable_gain.py --cores 16 --seconds 1500 --out gain.json [WORKLOAD ...]
 
-Needs torch and numpy only. The grid is screened first, one process for each environment; then the best five
-settings and `corewise.malleable` are timed in turns, each time in a fresh process. *Inter* means that
-branches really run together: for each point both a pool of Python threads and TorchScript's fork are tried.
+Needs torch and numpy only. The grid is screened in one environment, its best points in the others; then the
+best five settings and `corewise.malleable` are timed in turns, each time in a fresh process. *Inter* means
+that branches really run together: for each point both a pool of Python threads and TorchScript's fork count.
 What was measured is kept in the file as it goes, so a run that is cut short goes on where it ended; `--show`
 prints the table of such a file.
 """
@@ -48,7 +48,10 @@ KEEPS_MEMORY = {
 }
 ALLOCATORS = {"stock": {}, "retain": KEEPS_MEMORY, "retain1": {**KEEPS_MEMORY, "MALLOC_ARENA_MAX": "1"}}
 CONTROLLED = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "LD_PRELOAD")
-SCREEN_CALLS, LEAST_CALLS = 5, 5
+FIRST_ENVIRONMENT = ("spin5000", "retain")
+SCREEN_CALLS, SCREEN_S = 3, 0.5
+LEAST_CALLS, LEAST_S = 5, 1.5
+NUM_POOLS, NUM_FORKS = 10, 4  # settings of the first environment that are tried in the others
 NUM_FINALISTS = 5
 
 
@@ -276,13 +279,13 @@ class Campaign:
     """One run over workloads, kept in a file as it goes."""
 
     def __init__(self, out: Path, cores: int, end: float, rounds: int) -> None:
-        self.out, self.end, self.rounds = out, end, rounds
+        self.out, self.end, self.rounds = out.resolve(), end, rounds
         self.cpus = sorted(os.sched_getaffinity(0))[:cores]
         self.cores = len(self.cpus)
         self.kept: Dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
         self.kept.setdefault("machine", f"{self.cores} cores of {processor()}")
         self.kept.setdefault("workloads", {})
-        self.cache = str(out.with_suffix("")) + "-cache"
+        self.cache = str(self.out.with_suffix("")) + "-cache"
 
     def save(self) -> None:
         aside = self.out.with_suffix(".part")
@@ -297,37 +300,47 @@ class Campaign:
         return ordered({**order, "limit": limit}, waiting, allocator, self.cpus, self.cache)
 
     def screen(self, name: str) -> None:
-        """One process for each environment and way, over all inter and intra; plain first."""
-        kept = self.kept["workloads"].setdefault(name, {"screen": {}, "rounds": {}, "facts": []})
-        grid = [
-            (i, w) for i in powers(min(16, self.cores)) for w in powers(self.cores) if i * w <= 2 * self.cores
-        ]
-        if name in NARROW:
-            grid = [(i, w) for i, w in grid if i <= 2]
-        orders: List[Tuple[Dict[str, Any], str, str]] = []
-        for waiting in WAITING:
-            for allocator in ("stock", "retain"):
-                orders.append(({"way": "pool", "points": grid}, waiting, allocator))
-        forks = [i for i in powers(min(16, self.cores)) if i > 1] if name not in NARROW else []
-        for waiting, allocator in (("spin5000", "retain"), ("default", "retain"), ("passive", "retain")):
-            for inter in forks:
-                points = [(i, w) for i, w in grid if i == inter]
-                orders.append(({"way": "fork", "inter": inter, "points": points}, waiting, allocator))
-        for order, waiting, allocator in orders:
-            label = f"{order['way']} {order.get('inter', '')} {waiting} {allocator}"
-            if label in kept.setdefault("screened", []) or not self.has_time(10):
-                continue
-            asked = {**order, "workload": name, "num": SCREEN_CALLS, "seconds": 1.0}
-            answer = self.ask(asked, waiting, allocator)
-            if "problem" in answer:
-                print(f"{name}: {label}: {answer['problem']}", flush=True)
-            else:
-                for point, times in answer.items():
-                    kept["screen"][f"{point} {waiting} {allocator}"] = statistics.median(times)
-            kept["screened"].append(label)
-            self.save()
-        best = sorted(kept["screen"], key=lambda point: kept["screen"][point])[:3]
-        print(f"{name}: screened {len(kept['screen'])}: {', '.join(best)}", flush=True)
+        """The whole grid in one environment, then what did best there in the others."""
+        kept = self.kept["workloads"].setdefault(
+            name, {"screen": {}, "screened": [], "rounds": {}, "facts": []}
+        )
+        inters = [inter for inter in powers(min(16, self.cores)) if inter == 1 or name not in NARROW]
+        grid = [(i, w) for i in inters for w in powers(self.cores) if i * w <= 2 * self.cores]
+        environments = [(waiting, allocator) for allocator in ("retain", "stock") for waiting in WAITING]
+        environments.sort(key=lambda one: one != FIRST_ENVIRONMENT)
+        for waiting, allocator in environments:
+            is_first = (waiting, allocator) == FIRST_ENVIRONMENT
+            for inter in [0, *inters[1:]] if allocator == "retain" else [0]:  # 0: plain and pools
+                way = "fork" if inter else "pool"
+                points = [(i, w) for i, w in grid if not inter or i == inter]
+                if not is_first:
+                    best = self._best_points(kept["screen"], way)
+                    points = [point for point in points if point in best or point == (1, self.cores)]
+                if points:
+                    order = {"way": way, "inter": inter, "points": points, "workload": name}
+                    self._screen_some(kept, order, waiting, allocator)
+        best_names = sorted(kept["screen"], key=lambda point: kept["screen"][point])[:3]
+        print(f"{name}: screened {len(kept['screen'])}: {', '.join(best_names)}", flush=True)
+
+    def _best_points(self, screened: Mapping[str, float], way: str) -> List[Tuple[int, int]]:
+        ours = [one for one in screened if one.endswith(" ".join(FIRST_ENVIRONMENT))]
+        ours = [one for one in ours if one.startswith("fork") == (way == "fork")]
+        best = sorted(ours, key=lambda point: screened[point])[: NUM_POOLS if way == "pool" else NUM_FORKS]
+        shapes = [one.split()[1].split("x") for one in best]
+        return [(int(inter), int(intra)) for inter, intra in shapes]
+
+    def _screen_some(self, kept: Dict[str, Any], order: Dict[str, Any], waiting: str, allocator: str) -> None:
+        label = f"{order['way']} {order['inter']} {waiting} {allocator}"
+        if label in kept["screened"] or not self.has_time(10):
+            return
+        answer = self.ask({**order, "num": SCREEN_CALLS, "seconds": SCREEN_S}, waiting, allocator)
+        if "problem" in answer:
+            print(f"{order['workload']}: {label}: {answer['problem']}", flush=True)
+        else:
+            for point, times in answer.items():
+                kept["screen"][f"{point} {waiting} {allocator}"] = statistics.median(times)
+        kept["screened"].append(label)
+        self.save()
 
     def confirm(self, name: str) -> None:
         """The best five and ours, in turns, each time in a fresh process."""
@@ -351,7 +364,7 @@ class Campaign:
                 self.save()
 
     def _sole_order(self, name: str, words: Sequence[str]) -> Dict[str, Any]:
-        order: Dict[str, Any] = {"workload": name, "num": LEAST_CALLS, "seconds": 1.5, "way": "malleable"}
+        order: Dict[str, Any] = {"workload": name, "num": LEAST_CALLS, "seconds": LEAST_S, "way": "malleable"}
         if words[0] != "malleable":
             inter, intra = (int(one) for one in words[1].split("x"))
             order.update(way="fork" if words[0] == "fork" else "pool", inter=inter, points=[(inter, intra)])

@@ -34,7 +34,7 @@ def measure_costs(
     widths: Sequence[int],
     budget_s: float,
 ) -> Tuple[Dict[int, float], ...]:
-    """For each call: width to seconds, the lower quartile of several passes and of calls of its kind."""
+    """For each call: width to seconds, near the least of several passes and of calls of its kind."""
     passes = _Passes(program, make_values, teams)
     samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
     seconds = dict.fromkeys(widths, 0.0)  # of a pass, as far as known
@@ -74,7 +74,7 @@ def _num_known(samples: Mapping[int, Sequence[Sequence[float]]]) -> int:
 def _typical(passes: Sequence[Sequence[float]], calls: Sequence[int]) -> float:
     warm = passes[1:] or passes  # the first starts threads and makes kernels
     times = sorted(one[call] for one in warm for call in calls)
-    return times[len(times) // 4]
+    return times[len(times) // 8]  # near the least: a neighbour on one core delays wide teams most
 
 
 class _Passes:

@@ -86,6 +86,8 @@ def described(
         reached = times_s[chosen]
         if reached > 0:
             lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of the bound")
+    elif plan is not None:
+        lines.append(f"the plan should take {1e3 * plan.expected_s:.3g} ms; it was not timed beside others")
     else:
         lines.append(
             "no plan differs from plain execution: every task is best at full width, one after the other"

@@ -39,8 +39,13 @@ _NOTHING: ContextManager[Any] = contextlib.nullcontext()
 
 def current_modes() -> Modes:
     """The calling thread's."""
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _autocast())
+
+
+def _autocast() -> Optional[torch.dtype]:
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None  # before torch 2.4
 
 
 def runs_under_others_control() -> str:

@@ -8,11 +8,11 @@ reverse, on the lanes, and adds the gradients of a value's uses in the order in 
 So gradients are plain torch's to the bit where widths are equal; operators that split sums among threads
 round differently at another width, forward and backward.
 
-What is done otherwise: hooks on parameters run once each, with the whole gradient, but all after the last task
-(overlapping them with computing gains nothing here). Gradients of gradients compute the program once more in
-one piece, and are refused where it draws random numbers or writes to buffers. Programs that write to memory
-which several tasks name are differentiated as a whole by torch, on the calling thread, as are those with
-Python calls.
+What is done otherwise: hooks on parameters run once each, with the whole gradient, but all after the last
+task (overlapping them with computing gains nothing here). Gradients of gradients compute the program once
+more in one piece, and are refused where it draws random numbers or writes to buffers. Programs that write
+to memory which several tasks name are differentiated as a whole by torch, on the calling thread, as are
+those with Python calls.
 """
 
 from __future__ import annotations

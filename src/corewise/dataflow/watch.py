@@ -5,12 +5,14 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import re
 from typing import Any, List, Tuple
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+OLDEST = (2, 6)  # version of torch
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -43,6 +45,9 @@ def why_not(module: nn.Module) -> str:
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.device.type != "cpu":
             return f"the model is on {tensor.device.type}, whose operators do not run on CPU threads"
+    if _version() < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return f"torch {torch.__version__} is older than {oldest}, whose export keeps operators whole"
     kind = type(module).__name__
     if isinstance(module, nn.parallel.DistributedDataParallel) or "FullyShardedDataParallel" in kind:
         return f"{kind} does more than its operators show; give its module to malleable first"
@@ -51,3 +56,8 @@ def why_not(module: nn.Module) -> str:
     if hasattr(module, "_orig_mod"):
         return "a compiled module runs its own code"
     return ""
+
+
+def _version() -> Tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    return tuple(int(part) for part in found.groups()) if found else OLDEST
