@@ -46,7 +46,7 @@ KEEPS_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
     "MALLOC_TOP_PAD_": str(64 * 1024**2),
 }
-ALLOCATORS = {"stock": {}, "retain": KEEPS_MEMORY, "retain1": {**KEEPS_MEMORY, "MALLOC_ARENA_MAX": "1"}}
+ALLOCATORS = {"stock": {}, "retain": KEEPS_MEMORY}
 CONTROLLED = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "LD_PRELOAD")
 FIRST_ENVIRONMENT = ("spin5000", "retain")
 SCREEN_CALLS, SCREEN_S = 3, 0.5
@@ -348,7 +348,7 @@ class Campaign:
         ranked = sorted(kept["screen"], key=lambda point: kept["screen"][point])
         finalists = kept.setdefault("finalists", ranked[:NUM_FINALISTS])
         for number in range(self.rounds):
-            for point in ["malleable spin5000 retain1", *finalists]:
+            for point in ["malleable spin5000 retain", *finalists]:
                 taken = kept["rounds"].setdefault(point, [])
                 if len(taken) > number or not self.has_time(8):
                     continue
@@ -396,7 +396,7 @@ def shown(kept: Mapping[str, Any]) -> str:
     )
     rows = [head]
     for name, one in kept["workloads"].items():
-        ours_s = one["rounds"].get("malleable spin5000 retain1", [])
+        ours_s = one["rounds"].get("malleable spin5000 retain", [])
         fixed = {p: s for p, s in one["rounds"].items() if not p.startswith("malleable") and s}
         if not ours_s or not fixed:
             continue

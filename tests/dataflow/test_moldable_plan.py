@@ -119,3 +119,12 @@ def test_what_tasks_took_in_company_corrects_their_costs() -> None:
     seen = [[Span(0, 1, 0.0, 2.0), Span(1, 2, 0.0, 1.0)]] * 3
     costs = corrected([{1: 1.0, 2: 0.6}, {1: 1.0, 2: 0.6}], plan, seen)
     assert costs == ({1: 2.0, 2: 0.6}, {1: 1.0, 2: 0.6})
+
+
+def test_branches_that_do_not_fill_the_cores_are_spread_over_them() -> None:
+    tasks = [Task((number,), ()) for number in range(8)]
+    costs = [{1: 1.0, 2: 0.9, 16: 0.9}] * 8
+    plan = planned(tasks, costs, [1] * 8, 16, 0.0)
+    assert {plan.lanes[step.lane].first for step in plan.steps} == set(range(0, 16, 2))
+    crowded = planned([*tasks, Task((8,), ())], [*costs, costs[0]], [1] * 9, 16, 0.0)
+    assert len({crowded.lanes[step.lane].first for step in crowded.steps}) == 9

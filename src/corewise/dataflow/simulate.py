@@ -63,8 +63,11 @@ def laid_out(
                 else:
                     is_near = 0
                 start = end if end > start else start
-            # Of equal starts: where a producer ran, then where the cores were idle the shortest.
-            key = (start, float(is_near), -int(1e9 * min(free[first : first + width])))
+            # Of equal starts: where a producer ran, then beside idle cores (neighbours may share a physical
+            # core, whatever a virtual machine tells), then where the cores were idle the shortest.
+            beside = first + width if first // width % 2 == 0 else first - width
+            crowded = _is_busy(free, beside, width, start)
+            key = (start, is_near + 0.5 * crowded, -int(1e9 * min(free[first : first + width])))
             if key < best_key:
                 best, best_key = first, key
         start = best_key[0]
@@ -72,6 +75,11 @@ def laid_out(
         for core in range(best, best + width):
             free[core] = start + times[number]
     return tuple(placed)
+
+
+def _is_busy(free: Sequence[float], first: int, width: int, at_s: float) -> bool:
+    """Whether something still runs at that time on one of these cores."""
+    return any(until > at_s for until in free[first : first + width])
 
 
 def _topological(tasks: Sequence[Task], wanted: Sequence[int]) -> List[int]:

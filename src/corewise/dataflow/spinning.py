@@ -19,13 +19,12 @@ _noted: Dict[str, bool] = {}
 def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
     """The variables to set before torch is loaded, without those that someone has set already.
 
-    Idle teams give their cores up soon; all threads take memory from one arena, and freed memory is kept:
-    what one team frees another reuses, so pages are not faulted in anew at each step.
+    Idle teams give their cores up soon, and freed memory is kept, so that pages are not faulted in anew at
+    each step. Threads keep arenas of their own: with one for all, eight LSTMs wait for its lock.
     """
     outer = os.environ if outer is None else outer
     wanted = {
         "GOMP_SPINCOUNT": str(SPIN_COUNT),
-        "MALLOC_ARENA_MAX": "1",
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
         "MALLOC_TOP_PAD_": str(64 * 1024**2),
@@ -53,10 +52,7 @@ def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
 
 def helping_command() -> str:
     """How to start a program so that its idle threads give way."""
-    return (
-        f"corewise launch --env GOMP_SPINCOUNT={SPIN_COUNT} --env MALLOC_ARENA_MAX=1 --allocator retain "
-        "-- python your_script.py"
-    )
+    return f"corewise launch --env GOMP_SPINCOUNT={SPIN_COUNT} --allocator retain -- python your_script.py"
 
 
 def note_once(text: str) -> None:
