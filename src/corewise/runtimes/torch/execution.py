@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
-import types
 import warnings
 from typing import Any, Callable, Iterator, cast
 
@@ -55,7 +53,7 @@ def scripted(module: nn.Module) -> nn.Module:
         # Modules that torch.fx wrote have empty annotations; TorchScript would warn of them.
         warnings.filterwarnings("ignore", "The TorchScript type system doesn't support", UserWarning)
         try:
-            _forget_freed_operators()
+            _forget_freed_operators(module)
             return cast(nn.Module, torch.jit.script(module))
         except Exception as problem:
             reason = str(problem).strip().splitlines() or [type(problem).__name__]
@@ -64,16 +62,15 @@ def scripted(module: nn.Module) -> nn.Module:
             ) from problem
 
 
-def _forget_freed_operators() -> None:
+def _forget_freed_operators(module: nn.Module) -> None:
     """TorchScript knows operators by `id()`, which a freed one may have lent to a value of the module."""
     from torch.jit import _builtins
 
     table = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]
-    kinds = (types.BuiltinFunctionType, types.FunctionType)
-    alive = {id(each) for each in gc.get_objects() if type(each) in kinds}
-    alive.update(id(operator) for operator, _ in _builtins._builtin_ops)
-    for number in [number for number in table if number not in alive]:
-        del table[number]
+    for part in module.modules():
+        for value in vars(part).values():
+            if not callable(value):
+                table.pop(id(value), None)
 
 
 def blocked(module: nn.Module, settings: Settings) -> nn.Module:
