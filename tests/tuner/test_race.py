@@ -58,3 +58,8 @@ def test_noise_is_learnt_from_all_races() -> None:
 
 def test_half_widths_shrink_with_the_number_of_pairs() -> None:
     assert Noise().half_width(4, ()) == pytest.approx(Noise().half_width(1, ()) / math.sqrt(4))
+
+
+def test_one_disturbed_pair_decides_no_race() -> None:
+    assert Noise().half_width(3, (4.6, 0.0, 0.0)) > 4.6 / 3
+    assert Noise().half_width(3, (0.01, 0.0, 0.0)) < 0.05

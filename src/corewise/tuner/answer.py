@@ -17,6 +17,7 @@ from corewise.tuner.result import Interval, Side, Step, Tried, TuneResult
 from corewise.tuner.search import LATENCY_SLACK
 from corewise.tuner.space import Setting, Space
 
+TOO_WIDE = 1.2  # the upper end of an interval of ratios over its lower end
 FASTER, NO_DIFFERENCE, UNCONFIRMED = "faster", "no difference", "unconfirmed"
 
 
@@ -61,7 +62,7 @@ def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirme
             notes.append(f"{words} did not run in fresh processes: {_why(confirmed.records.get(rival))}")
         elif compared.verdict != "faster":
             if rival == found.best:
-                notes.append(f"the search's best, {words}, is not faster in fresh runs: {compared.reason}")
+                notes.append(f"the search's best, {words}, is not faster in fresh runs: {_in_time(compared)}")
         elif tunable.mode == "infer" and _latency_worse(confirmed, rival, default):
             notes.append(f"{words} is faster, but its latency is worse than the default's: not chosen")
         elif best == default or _beats(confirmed, rival, best):
@@ -230,6 +231,17 @@ def _gpu_memory(record: Record) -> float:
     """The most that the ranks of a run took on their GPUs."""
     runs = [run.get("ranks") or () for run in record.runs]
     return max((sum(rank.get("peak_gpu_memory_bytes", 0) for rank in ranks) for ranks in runs), default=0)
+
+
+def _in_time(compared: Comparison) -> str:
+    """Why a comparison of times shows no gain, and what to do where they scatter too much to tell."""
+    interval = compared.interval
+    told = f"its time per sample: {compared.reason}"
+    if interval is None or interval.low is None or interval.high is None:
+        return told
+    if interval.high <= TOO_WIDE * interval.low:
+        return told
+    return f"{told}. The runs scatter too much to tell: ask again on a quieter machine or with more --budget"
 
 
 def _why(record: Record | None) -> str:

@@ -119,7 +119,7 @@ def _shape(machine: MachineView) -> Knob:
     """Processes × threads: every factorisation of the cores, of the CPUs with SMT, and fewer threads."""
     cores, cpus = machine.num_cores, machine.num_cpus
     whole = [{"processes": p, "threads": cores // p} for p in _divisors(cores)]
-    fewer = [{"processes": 1, "threads": cores // d} for d in _divisors(cores)[1:] if cores // d > 1]
+    fewer = [{"processes": 1, "threads": cores // d} for d in _divisors(cores)[1:]]
     more: list[dict[str, Any]] = []
     if cpus > cores:
         more = [{"processes": p, "threads": cpus // p, "smt": True} for p in _divisors(cpus)]

@@ -28,11 +28,11 @@ class Noise:
     squares: float = PRIOR_DEGREES * PRIOR_SD**2
     degrees: float = PRIOR_DEGREES
 
-    def learn(self, log_ratios: Sequence[float]) -> None:
+    def learn(self, log_ratios: Sequence[float], forgiven_sds: float = FORGIVEN_SDS) -> None:
         """Take in the pairs of one race."""
         if len(log_ratios) > 1:
             center = statistics.median(log_ratios)  # one disturbed pair shall not move it
-            largest = FORGIVEN_SDS * self.sd
+            largest = forgiven_sds * self.sd
             self.squares += sum(min(abs(each - center), largest) ** 2 for each in log_ratios)
             self.degrees += len(log_ratios) - 1
 
@@ -43,7 +43,7 @@ class Noise:
     def half_width(self, num_pairs: int, own: Sequence[float], confidence: float = CONFIDENCE) -> float:
         """Half the interval of a mean of so many pairs; their own scatter counts with the rest."""
         mine = Noise(self.squares, self.degrees)
-        mine.learn(own)
+        mine.learn(own, math.inf)  # this race is as uncertain as its own pairs are apart
         return float(t_quantile(mine.degrees, (1 + confidence) / 2)) * mine.sd / math.sqrt(num_pairs)
 
 
@@ -121,8 +121,8 @@ def _round(incumbent: Racer, challenger: Racer, *, challenger_first: bool) -> fl
 
 
 def _mean(pairs: Sequence[float]) -> float:
-    """The mean of the pairs without the two outermost from five pairs on: one disturbance is forgiven."""
-    kept = sorted(pairs)[1:-1] if len(pairs) >= 5 else pairs
+    """The mean of the pairs without the two outermost, from three pairs on: one disturbance is forgiven."""
+    kept = sorted(pairs)[1:-1] if len(pairs) >= 3 else pairs
     return statistics.fmean(kept)
 
 

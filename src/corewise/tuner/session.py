@@ -74,6 +74,7 @@ class Tuning:
         self.hand = tunable.space.near({**tunable.space.base, **BY_HAND})
         self.began = time.monotonic()
         self.found = Found(tunable.space.default)
+        self.notes: list[str] = []
 
     def run(self) -> TuneResult:
         """The answer; raises Interrupted with the best so far when the user stops it."""
@@ -82,14 +83,14 @@ class Tuning:
             with host_lease(self.store, self.tunable):
                 self.found = self._search()
             confirmed, choice = self._confirm()
-            cold = self._cold(confirmed, choice)
+            with host_lease(self.store, self.tunable):
+                cold = self._cold(confirmed, choice)
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
             raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
-        notes = [
-            told for setting, each in cold.items() if (told := each.disagreement(confirmed.records[setting]))
-        ]
+        disagreements = (each.disagreement(confirmed.records[setting]) for setting, each in cold.items())
+        notes = [*self.notes, *(told for told in disagreements if told)]
         result = answer(
             self.tunable,
             self.found,
@@ -120,9 +121,7 @@ class Tuning:
             else:
                 search.found.finished = True
         except Rejected as problem:  # of the best so far, when it had to be started again
-            raise UserError(
-                f"{self.tunable.question.name}: the best so far failed: {problem.reason}"
-            ) from None
+            self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         finally:
             arena.close()
         self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
