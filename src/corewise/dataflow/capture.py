@@ -18,7 +18,7 @@ import torch
 
 from corewise.dataflow import operators
 from corewise.dataflow.order import order_to_keep
-from corewise.dataflow.program import Call, Program, Ref
+from corewise.dataflow.program import Call, Program, Ref, values_in
 from corewise.dataflow.recurrent import quick_shapes
 
 _one_at_a_time = threading.RLock()
@@ -168,10 +168,10 @@ class _Reading:
 
     def _note_memory(self, call: Call, written: Sequence[Any]) -> None:
         touched: Set[int] = set()
-        for leaf in (*_refs((call.args, tuple(call.kwargs.values()))), *call.results):
+        for leaf in (*values_in((call.args, tuple(call.kwargs.values()))), *call.results):
             touched |= self.memories[leaf]
         self.touched.append(frozenset(touched))
-        self.written.append(frozenset(m for leaf in _refs(tuple(written)) for m in self.memories[leaf]))
+        self.written.append(frozenset(m for leaf in values_in(tuple(written)) for m in self.memories[leaf]))
 
     def _argument(self, tree: Any) -> Any:
         if isinstance(tree, torch.fx.Node):
@@ -195,14 +195,6 @@ class _Reading:
                 raise CannotCapture(f"it gives a {spec.kind.name.lower().replace('_', ' ')} ({spec.target})")
             found.append(self._argument(one))
         return tuple(found)
-
-
-def _refs(tree: Any) -> Iterator[int]:
-    if isinstance(tree, Ref):
-        yield tree.value
-    elif isinstance(tree, (list, tuple)):
-        for branch in tree:
-            yield from _refs(branch)
 
 
 def _storages(val: Any) -> Iterator[int]:

@@ -43,14 +43,15 @@ class Program:
     def reads(self, call: int) -> Tuple[int, ...]:
         """The values a call takes, each once, in order."""
         found: dict[int, None] = {}
-        for value in _values_in((self.calls[call].args, tuple(self.calls[call].kwargs.values()))):
+        for value in values_in((self.calls[call].args, tuple(self.calls[call].kwargs.values()))):
             found[value] = None
         return tuple(found)
 
 
-def _values_in(tree: Any) -> Tuple[int, ...]:
+def values_in(tree: Any) -> Tuple[int, ...]:
+    """The numbers of the values an argument names, in order."""
     if isinstance(tree, Ref):
         return (tree.value,)
     if isinstance(tree, (list, tuple)):
-        return tuple(value for branch in tree for value in _values_in(branch))
+        return tuple(value for branch in tree for value in values_in(branch))
     return ()

@@ -18,12 +18,12 @@ those with Python calls.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 import torch
 
 from corewise.dataflow import operators
-from corewise.dataflow.program import Program, Ref
+from corewise.dataflow.program import Program, Ref, values_in
 from corewise.dataflow.schedule import Plan, Step, Task
 
 
@@ -93,7 +93,7 @@ def training_obstacle(program: Program, tasks: Sequence[Task], may_write_across:
     for number, call in enumerate(program.calls):
         if not isinstance(call.target, torch._ops.OpOverload):
             return f"{call.name} calls Python"
-        for value in _refs(operators.written(call.target, call.args, call.kwargs)):
+        for value in values_in(operators.written(call.target, call.args, call.kwargs)):
             if value in program.state or value in program.constants:
                 continue  # a buffer; a parameter that is written raises as plain torch does
             if value in program.inputs:
@@ -149,7 +149,7 @@ class _Families:
         for call in program.calls:
             if isinstance(call.target, torch._ops.OpOverload) and _may_alias(call.target):
                 for value in call.results:
-                    for source in _refs([*call.args, *call.kwargs.values()]):
+                    for source in values_in([*call.args, *call.kwargs.values()]):
                         self._parent[self._root(value)] = self._root(source)
         self._members: Dict[int, Set[int]] = {}
         for value in range(program.num_values):
@@ -179,11 +179,3 @@ def _may_alias(target: Any) -> bool:
     if target._schema.name in _SOMETIMES_SAME:
         return True
     return any(returned.alias_info is not None for returned in target._schema.returns)
-
-
-def _refs(tree: Any) -> Iterator[int]:
-    if isinstance(tree, Ref):
-        yield tree.value
-    elif isinstance(tree, (list, tuple)):
-        for branch in tree:
-            yield from _refs(branch)

@@ -13,12 +13,20 @@ from corewise.tuner.cold import ColdStart
 from corewise.tuner.confirm import Confirmed
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.knobs import Offer, together
-from corewise.tuner.result import Interval, Side, Step, Tried, TuneResult
+from corewise.tuner.result import (
+    FASTER,
+    NO_DIFFERENCE,
+    UNCONFIRMED,
+    Interval,
+    Side,
+    Step,
+    Tried,
+    TuneResult,
+)
 from corewise.tuner.search import LATENCY_SLACK
 from corewise.tuner.space import Setting, Space
 
 TOO_WIDE = 1.2  # the upper end of an interval of ratios over its lower end
-FASTER, NO_DIFFERENCE, UNCONFIRMED = "faster", "no difference", "unconfirmed"
 
 
 class Answerable(Protocol):
@@ -30,6 +38,8 @@ class Answerable(Protocol):
     def mode(self) -> str: ...
     @property
     def batch(self) -> int: ...
+    @property
+    def asked(self) -> tuple[str, ...]: ...
     @property
     def host(self) -> Host: ...
     @property
@@ -85,12 +95,14 @@ def answer(
     winner = choice.winner if choice else found.best
     sides = _Sides(tunable, found, confirmed, cold or {})
     verdict, speedup, interval = _gain(found, choice)
+    over_hand, over_hand_interval = _over_hand(confirmed, winner, hand)
     machine = tunable.host
     tied = () if verdict == NO_DIFFERENCE else found.tied() if winner == found.best else ()
     return TuneResult(
         name=tunable.name,
         mode=tunable.mode,
         batch=tunable.batch,
+        asked=tunable.asked,
         machine=f"{machine.allocation.num_cores} cores of {machine.facts.cpu_model}",
         verdict=verdict,
         default=sides.of(default),
@@ -98,8 +110,12 @@ def answer(
         hand=sides.of(hand) if hand is not None and sides.is_measured(hand) else None,
         speedup=speedup,
         speedup_interval=interval,
-        speedup_over_hand=_over_hand(confirmed, winner, hand),
+        speedup_over_hand=over_hand,
+        speedup_over_hand_interval=over_hand_interval,
         ladder=tuple(_ladder(tunable, confirmed, sides, winner)),
+        measured=tuple(
+            sides.of(each) for each in (confirmed.records if confirmed else ()) if sides.is_measured(each)
+        ),
         tied=tuple(_tried(tunable, found.judged[each], found.judged.get(default)) for each in tied),
         tried=tuple(_tried(tunable, each, found.judged.get(default)) for each in found.judged.values()),
         left_out=(*tunable.offer.left_out, *together(found.untried)),
@@ -130,6 +146,7 @@ class _Sides:
             return self._searched(setting)
         metrics = record.metrics
         low, high = metrics.get("samples_per_s_low"), metrics.get("samples_per_s_high")
+        over_default, over_default_interval = self._over_default(setting)
         return Side(
             params=record.params,
             words=self.tunable.space.words(setting),
@@ -141,7 +158,16 @@ class _Sides:
             compile_s=metrics.get("compile_s", metrics.get("planning_s", 0.0)),
             check_error=metrics.get("check_error", 0.0),
             command=self.cold[setting].command if setting in self.cold else record.command,
+            over_default=over_default,
+            over_default_interval=over_default_interval,
+            trial_id=record.trial_id,
         )
+
+    def _over_default(self, setting: Setting) -> tuple[float | None, Interval | None]:
+        default = self.tunable.space.default
+        if self.confirmed is None or setting == default:
+            return None, None
+        return _speedup(self.confirmed.faster(setting, default))
 
     def _searched(self, setting: Setting) -> Side:
         judged = self.found.judged.get(setting)
@@ -196,9 +222,16 @@ def _ladder(
     return steps
 
 
-def _over_hand(confirmed: Confirmed | None, winner: Setting, hand: Setting | None) -> float | None:
-    compared = confirmed.faster(winner, hand) if confirmed and hand is not None else None
-    return None if compared is None or compared.ratio is None else 1 / compared.ratio
+def _over_hand(
+    confirmed: Confirmed | None, winner: Setting, hand: Setting | None
+) -> tuple[float | None, Interval | None]:
+    if confirmed is None or hand is None or hand == winner:
+        return None, None
+    return _speedup(confirmed.faster(winner, hand))
+
+
+def _speedup(compared: Comparison | None) -> tuple[float | None, Interval | None]:
+    return (None, None) if compared is None or compared.ratio is None else inverted(compared)
 
 
 def _beats(confirmed: Confirmed, rival: Setting, best: Setting) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corewise.spec.record import utc_now
 from corewise.spec.trial import Protocol
 from corewise.store.lines import scan, seal
 from corewise.store.store import Store
@@ -72,7 +73,9 @@ class Journal:
 
     def answered(self, study: str, answer: Mapping[str, Any], headline: str, command: str) -> None:
         """Keep an answer, so that a report can show it."""
-        self._append(entry="answered", study=study, headline=headline, command=command, answer=answer)
+        self._append(
+            entry="answered", date=utc_now(), study=study, headline=headline, command=command, answer=answer
+        )
 
     def _append(self, *, entry: str, **values: Any) -> None:
         clean = {name: _finite(value) for name, value in values.items()}

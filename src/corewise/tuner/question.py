@@ -9,6 +9,7 @@ from typing import Any
 
 from corewise.engine.machine_view import Host, planning_view
 from corewise.engine.plan import Plan, Planner
+from corewise.report.words import named, shown
 from corewise.spec.axes import AXES, MODES, Word, check_axis_name, read_axis_value
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.expressions import Expression
@@ -42,6 +43,15 @@ class Question:
     def name(self) -> str:
         """A short name for studies and headings."""
         return f"{Path(self.workload).name if is_custom(self.workload) else self.workload} {self.mode}"
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What sets it apart from other questions of that name, in words for headings."""
+        own = [f"{named(n)} {shown(v)}" for n, v in self.fixed.items() if n.startswith("args.")]
+        fixed = [f"--set {n}={shown(v)}" for n, v in self.fixed.items() if not n.startswith("args.")]
+        runtime = [] if self.runtime == "torch" else [f"runtime {self.runtime}"]
+        allowed = [f"--allow {word}" for word in sorted(self.allow)]
+        return (f"batch {self.batch}", *own, *runtime, *fixed, *allowed)
 
     def study(self, params: Mapping[str, Any], protocol: Protocol) -> Study:
         """The study whose only point has these parameters."""
@@ -176,6 +186,10 @@ class Tunable:
     @property
     def batch(self) -> int:
         return self.question.batch
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return self.question.asked
 
     @property
     def host(self) -> Host:

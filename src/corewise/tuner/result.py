@@ -9,6 +9,7 @@ from corewise.tuner.space import LeftOut
 
 Interval = tuple[float, float]
 UNIT = "samples/s"
+FASTER, NO_DIFFERENCE, UNCONFIRMED = "faster", "no difference", "unconfirmed"  # verdicts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +26,15 @@ class Side:
     compile_s: float = 0.0
     check_error: float = 0.0
     command: str = ""  # runs it once from a cold start
+    over_default: float | None = None  # of throughput; None: the default itself, or not in fresh runs
+    over_default_interval: Interval | None = None
+    trial_id: str = ""  # of the record of its fresh runs
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         values["params"] = dict(self.params)
-        values["interval"] = list(self.interval) if self.interval else None
+        for name in ("interval", "over_default_interval"):
+            values[name] = list(values[name]) if values[name] else None
         return values
 
 
@@ -73,12 +78,16 @@ class TuneResult:
     speedup: float = 1.0
     speedup_interval: Interval | None = None
     speedup_over_hand: float | None = None
+    speedup_over_hand_interval: Interval | None = None
     ladder: tuple[Step, ...] = ()
+    measured: tuple[Side, ...] = ()  # all that fresh runs were made of
     tied: tuple[Tried, ...] = ()
     tried: tuple[Tried, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     finished: bool = True
     seconds: float = 0.0
+    asked: tuple[str, ...] = ()  # what sets it apart from other tunings of that name, in words
+    key: str = ""  # of its question, as its journal in the store is named
     code: Mapping[str, str] = field(default_factory=dict)  # setting -> the line that applies it
     command: str = ""  # of a script, as it was given
     unit: str = UNIT
@@ -91,6 +100,16 @@ class TuneResult:
     def trials(self) -> int:
         """How many settings were started."""
         return len(self.tried)
+
+    @property
+    def is_script(self) -> bool:
+        """True where a command was tuned, of which neither batch nor latency is known."""
+        return self.mode == "script"
+
+    @property
+    def found_nothing(self) -> bool:
+        """True for a tuning that was stopped before anything better than the default was found."""
+        return self.verdict == UNCONFIRMED and self.best.words == self.default.words
 
     @property
     def study(self) -> str:
@@ -106,6 +125,7 @@ class TuneResult:
         return {
             "subject": self.name,
             "mode": self.mode,
+            "asked": list(self.asked),
             "batch": self.batch,
             "machine": self.machine,
             "unit": self.unit,
@@ -116,7 +136,11 @@ class TuneResult:
             "speedup": self.speedup,
             "speedup_interval": list(self.speedup_interval) if self.speedup_interval else None,
             "speedup_over_hand": self.speedup_over_hand,
+            "speedup_over_hand_interval": (
+                list(self.speedup_over_hand_interval) if self.speedup_over_hand_interval else None
+            ),
             "ladder": [asdict(step) | {"side": step.side.to_json()} for step in self.ladder],
+            "measured": [side.to_json() for side in self.measured],
             "tied": [asdict(each) for each in self.tied],
             "tried": [asdict(each) for each in self.tried],
             "not_tried": [{"what": each.what, "reason": each.reason} for each in self.left_out],

@@ -52,6 +52,11 @@ class ScriptTunable:
         return self.script.batch or 1
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """What sets it apart from other tunings of that command, in words for headings."""
+        return () if self.script.batch is None else (f"batch {self.script.batch}",)
+
+    @property
     def space(self) -> Space:
         return self.offer.space
 

@@ -211,6 +211,7 @@ class Tuning:
 
 def kept_answer(journal: Journal, result: TuneResult) -> TuneResult:
     """The result, once the journal has it."""
+    result = replace(result, key=journal.path.stem)
     journal.answered(result.study, result.to_json(), headline(result), result.best.command)
     return result
 
