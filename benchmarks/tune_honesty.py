@@ -61,13 +61,16 @@ def main() -> None:
     parser.add_argument("--mode", default="infer")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--args", action="append", default=[])
+    parser.add_argument("--runtime", default="torch")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--budget", default="40s")
     parser.add_argument("--store", type=Path, default=Path("honesty-store"))
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     fixed = {f"args.{name}": value for name, value in read_assignments(given.args, "--args").items()}
-    question = make_question(given.subject, mode=given.mode, batch=given.batch, fixed=fixed)
+    question = make_question(
+        given.subject, mode=given.mode, batch=given.batch, runtime=given.runtime, fixed=fixed
+    )
     tunable = cut_off(Tunable.of(question))
     told = json.loads(given.out.read_text())["runs"] if given.out.exists() else []
     while len(told) < given.runs:

@@ -11,7 +11,7 @@ import pytest
 from browser import Page
 from made_trials import trial
 
-from corewise.report.charts.ladder import GAIN, LOSS, tuning_charts
+from corewise.report.charts.ladder import GAIN, LOSS, OTHERS, RACED, tuning_charts
 from corewise.report.figures import rendered
 from corewise.report.gather import build_report
 from corewise.report.model import Chart
@@ -34,6 +34,9 @@ def side(words: str, rate: float, latency_s: float, num_bytes: float = GIB) -> S
         latency_s=latency_s,
         memory_bytes=num_bytes,
         command=f"env OMP_NUM_THREADS=2 python worker run {words.split(',')[0]}.json",
+        over_default=round(rate / 35.0 * 1.05, 2),  # of means: not quite that of the medians
+        over_default_interval=(rate / 35.0 * 0.9, rate / 35.0 * 1.2),
+        trial_id=f"{words} {rate}",
     )
 
 
@@ -56,6 +59,8 @@ RESULT = TuneResult(
     speedup=4.06,
     speedup_interval=(3.9, 4.2),
     speedup_over_hand=1.61,
+    speedup_over_hand_interval=(1.4, 1.8),
+    measured=(DEFAULT, HAND, BEST),
     ladder=LADDER,
     tried=(
         Tried("default", {}, "default", 1.0, 34.0, 1.85),
@@ -69,12 +74,15 @@ RESULT = TuneResult(
 )
 
 
-def stored(folder: Path, result: TuneResult = RESULT) -> Path:
+KEY = "0123456789abcdef"
+
+
+def stored(folder: Path, result: TuneResult = RESULT, key: str = KEY) -> Path:
     store = Store.open(folder / "store", create=True)
-    for i, rate in enumerate((35.0, 88.0, 142.0)):
+    for i, side in enumerate(result.measured):
         params = {"workload": "resnet50", "mode": "infer", "processes": 2**i}
-        store.append(trial(rate, study=result.study, params=params))
-    kept_answer(Journal(store, "0123456789abcdef", Space({}, ())), result)
+        store.append(trial(side.throughput, study=result.study, params=params, trial_id=side.trial_id))
+    kept_answer(Journal(store, key, Space({}, ())), result)
     return folder / "store"
 
 
@@ -118,7 +126,74 @@ def test_raced_settings_are_drawn_relative_to_the_default_of_the_fresh_runs(tuni
     [raced] = [row for row in points if row["setting"] == "16×1"]
     assert raced["y"] == pytest.approx(1.9 * 35.0)
     assert raced["x"] == pytest.approx(1e3 * 2.4 / 1.85 * 1.8, rel=1e-4)
-    assert {row["series"] for row in points} == {"raced", "default", "by hand", "best"}
+    assert {row["series"] for row in points} == {RACED, OTHERS, "default", "by hand", "best"}
+
+
+def test_what_has_fresh_runs_is_drawn_by_them_and_the_rest_marked_as_raced(tuning: Tuning) -> None:
+    raced = [*tuning.raced, replace(tuning.raced[2], words="8×2")]  # a step of the ladder, raced before
+    points = tuning_charts(replace(tuning, raced=raced))[1].spec["datasets"]["rows"]
+    [step] = [row for row in points if row["setting"] == "8×2"]
+    assert (step["y"], step["series"], step["measured"]) == (61.0, OTHERS, "fresh runs")
+    assert [row["setting"] for row in points if row["measured"] == RACED] == ["16×1"]
+
+
+def test_a_gain_has_one_figure_wherever_it_is_told(tuning: Tuning) -> None:
+    found = rows(tuning_charts(replace(tuning, speedup=4.31))[0])
+    assert found["best"]["text"] == "4.31× the default"  # the headline's, not that of the bars' lengths
+    assert found["by hand"]["text"] == "2.64× the default"
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"),
+    [
+        ((1.4, 1.8), "The best is 1.61× (1.40 to 1.80) as fast as the hand setting (channels_last, all"),
+        ((0.9, 2.9), "No difference from the hand setting (channels_last, allocator retain) is shown: the "),
+        (None, "No difference from the hand setting"),
+    ],
+)
+def test_a_gain_over_the_hand_setting_is_claimed_only_where_it_is_shown(
+    tmp_path: Path, interval: tuple[float, float] | None, told: str
+) -> None:
+    [found] = read_tunings(stored(tmp_path, replace(RESULT, speedup_over_hand_interval=interval)))
+    assert any(sentence.startswith(told) for sentence in sentences_of(found))
+
+
+def test_each_tuning_of_a_name_has_a_section_with_its_own_runs(tmp_path: Path) -> None:
+    other = replace(DEFAULT, trial_id="other")
+    small = replace(RESULT, asked=("batch 4", "image_size 32"), best=other, default=other, measured=(other,))
+    folder = stored(tmp_path, replace(RESULT, asked=("batch 8", "image_size 64")), "a" * 16)
+    stored(tmp_path, small, "b" * 16)
+    Store.open(folder, create=False).append(
+        trial(9.0, study=RESULT.study, params={"workload": "resnet50", "mode": "infer"}, trial_id="left")
+    )
+    first, second, rest = build_report([folder], published=False).studies
+    assert first.title == "tune resnet50 infer, batch 8, image_size 64"
+    assert second.title == "tune resnet50 infer, batch 4, image_size 32"
+    assert [len(part.tables[-1].rows) for part in (first, second, rest)] == [3, 1, 1]
+    assert "image_size 64" in first.charts[0].title
+    assert rest.title == "tune resnet50 infer: other runs"
+    [alone] = build_report([folder], tunings=["b" * 16], published=False).studies
+    assert alone.title == second.title
+
+
+def test_equal_tunings_are_told_apart_by_their_time_or_key(tmp_path: Path) -> None:
+    folder = stored(tmp_path, RESULT, "a" * 16)
+    stored(tmp_path, replace(RESULT, measured=()), "b" * 16)
+    titles = [part.title for part in build_report([folder], published=False).studies]
+    assert len(set(titles)) == 2
+    assert all(title.startswith("tune resnet50 infer, 20") for title in titles)
+
+
+def test_a_stopped_tuning_has_a_page_of_what_was_raced(tmp_path: Path) -> None:
+    raced = replace(DEFAULT, interval=None, trial_id="", over_default=None)
+    best = replace(raced, words="channels_last, allocator retain", throughput=86.0)
+    stopped = replace(
+        RESULT, verdict="unconfirmed", default=raced, best=best, hand=None, ladder=(), measured=()
+    )
+    [part] = build_report([stored(tmp_path, stopped)], tunings=[KEY]).studies
+    assert [chart.key.rpartition("-")[2] for chart in part.charts] == ["latency", "memory"]
+    assert "no fresh runs were made" in part.charts[0].caption
+    assert part.tables[0].title.endswith("raced")
 
 
 def test_training_has_no_chart_of_latency_and_one_setting_no_ladder(tuning: Tuning) -> None:

@@ -61,6 +61,8 @@ def tune(
     if report is not None:
         require_drawing("--report")
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _interrupt)
     code = 0
     with make_follower(quiet=quiet or as_json) as follower:
         try:

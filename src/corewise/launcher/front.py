@@ -76,7 +76,7 @@ def _be_supervisor(supervise: Callable[[Guard], int], guard: Guard) -> None:
     code = INTERNAL_ERROR
     try:
         pinning.set_process_name("cw-launch")
-        _retitle(f"cw-launch: supervises for process {os.getppid()}")
+        retitle(f"cw-launch: supervises for process {os.getppid()}")
         pinning.adopt_orphans()
         code = supervise(guard)
     except BaseException:
@@ -87,7 +87,7 @@ def _be_supervisor(supervise: Callable[[Guard], int], guard: Guard) -> None:
         os._exit(code)  # our buffers are the front's, which writes them itself
 
 
-def _retitle(title: str) -> None:
+def retitle(title: str) -> None:
     """Show `ps` another command line than the front's: `pkill -f train.py` shall not end both guards."""
     with suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat", "rb") as file:

@@ -10,10 +10,11 @@ from corewise import __version__
 from corewise.report.answers import answers_of, headlines_of, summary_of
 from corewise.report.columns import coded
 from corewise.report.findings import findings_of, gravity
-from corewise.report.groups import Group, Source, groups_of
+from corewise.report.groups import Group, Source
 from corewise.report.machines import machine_tables, version_tables
 from corewise.report.method import method_of
 from corewise.report.model import Chart, Finding, Report, StudyPart, Table
+from corewise.report.sections import LEFT_OVER, Section, sections_of
 from corewise.report.sources import read_sources
 from corewise.report.standing import Standing, efficiencies_of, standing_of
 from corewise.report.studied import Studied
@@ -51,6 +52,7 @@ def build_report(
     stores: Sequence[Path],
     *,
     studies: Sequence[str] | None = None,
+    tunings: Sequence[str] | None = None,
     refresh_s: float | None = None,
     published: bool = True,
     published_folders: Sequence[Path] = (),
@@ -58,7 +60,7 @@ def build_report(
     extra_records: Sequence[Record] = (),
     progress: str = "",
 ) -> Report:
-    """The report of all records in the stores, or of those of some studies.
+    """The report of all records in the stores, of those of some studies, or of some tunings by their keys.
 
     `extra_records` stand in for trials that have no record yet, as while a study runs; `progress` says how
     far that is. Stores with the same study are kept apart, by machine and by store, and set side by side.
@@ -71,24 +73,25 @@ def build_report(
     sources, notices = read_sources(stores, extra_records)
     _check_studies(studies, sources)
     ask = Ask(title, refresh_s, progress, publications)
-    return report_of(sources, studies=studies, notices=notices, ask=ask)
+    return report_of(sources, studies=studies, tunings=tunings, notices=notices, ask=ask)
 
 
 def report_of(
     sources: Sequence[Source],
     *,
     studies: Sequence[str] | None = None,
+    tunings: Sequence[str] | None = None,
     notices: Sequence[str] = (),
     ask: Ask | None = None,
 ) -> Report:
     """The report of records already read."""
     ask = ask or Ask()
-    groups = groups_of(sources, None if studies is None else set(studies))
-    made = _Parts(groups, sources, ask)
+    sections = sections_of(sources, studies, tunings)
+    made = _Parts(sections, sources, ask)
     parts = list(made.parts())
     if len(made.findings) > MAX_FINDINGS:
         made.notices.append(f"The gravest {MAX_FINDINGS} of {len(made.findings):,} findings are told.")
-    records = [record for source in sources for record in source.records if _wanted(record, studies)]
+    records = list({id(r): r for section in sections for r in section.records}.values())
     return Report(
         title=ask.title or _title(parts),
         made_at=utc_now(),
@@ -120,12 +123,9 @@ def _libraries(sources: Sequence[Source]) -> Mapping[int, Mapping[str, str]]:
     return found
 
 
-def _wanted(record: Record, studies: Sequence[str] | None) -> bool:
-    return studies is None or record.study in studies
-
-
 def _check_studies(studies: Sequence[str] | None, sources: Sequence[Source]) -> None:
     known = {record.study for source in sources for record in source.records}
+    known |= {tuning.study for source in sources for tuning in source.tunings}
     for study in studies or ():
         if study not in known:
             hint = nearest(study, known) if known else "there are no records yet"
@@ -140,21 +140,19 @@ def _title(parts: Sequence[StudyPart]) -> str:
 class _Parts:
     """The parts of a report, made study by study; what belongs to the whole is gathered on the way."""
 
-    def __init__(self, groups: Sequence[Group], sources: Sequence[Source], ask: Ask) -> None:
+    def __init__(self, sections: Sequence[Section], sources: Sequence[Source], ask: Ask) -> None:
         self.sources, self.ask = sources, ask
         self.notices: list[str] = []
         self.findings: list[Finding] = []
         self.headlines: list[list[str]] = []
         self._num_with_charts = 0
         self._keys: set[str] = set()
-        self.studies: dict[str, list[tuple[Group, Standing]]] = {}
-        for group in groups:
-            self.studies.setdefault(group.study, []).append((group, standing_of(group)))
+        self.sections = sections
 
     def parts(self) -> Iterator[StudyPart]:
-        for study, members in self.studies.items():
-            yield self._part(study, members)
-        left = sum(len(members) for members in self.studies.values()) - MAX_GROUPS_WITH_CHARTS
+        for section in self.sections:
+            yield self._part(section)
+        left = sum(len(section.groups) for section in self.sections) - MAX_GROUPS_WITH_CHARTS
         if left > 0:
             what = counted(left, "workload", "workloads")
             self.notices.append(
@@ -162,29 +160,30 @@ class _Parts:
             )
 
     def summary(self) -> list[str]:
-        if not self.studies:
+        if not self.sections:
             where = shlex.quote(self.sources[0].label) if self.sources else "DIR"
             return [f"There are no records yet: run a study with `corewise run STUDY --store {where}`."]
         return summary_of(self.headlines)
 
-    def _part(self, study: str, members: Sequence[tuple[Group, Standing]]) -> StudyPart:
-        groups = [group for group, _ in members]
-        answers: list[str] = []
+    def _part(self, section: Section) -> StudyPart:
+        study, tuning, groups = section.study, section.tuning, section.groups
+        is_tuned = tuning is not None or section.is_left_over
+        members = [(group, standing_of(group)) for group in groups]
+        answers = [LEFT_OVER] if section.is_left_over else []
         charts: list[Chart] = []
         tables: list[Table] = []
         citations: dict[str, None] = {}
-        tunings = [each for source in self.sources for each in source.tunings if each.study == study]
-        for tuning in tunings:
+        if tuning is not None:
             told = sentences_of(tuning)
             self.headlines.append(told[:1])
             answers += told
             charts += self._tuning_charts(tuning)
             tables += tables_of(tuning)
         for group, standing in members:
-            if not tunings:
+            if not is_tuned:
                 self.headlines.append(headlines_of(group, standing))
                 answers += answers_of(group, standing)
-            drawn, shown = self._figures(group, standing, citations, is_tuned=bool(tunings))
+            drawn, shown = self._figures(group, standing, citations, is_tuned=is_tuned)
             dynamic = self._dynamic(group, standing)
             if dynamic is not None:
                 answers += dynamic.sentences
@@ -194,12 +193,13 @@ class _Parts:
         store = next(
             (s.label for s in self.sources if any(r.study == study for r in s.records)), "corewise-store"
         )
-        self.findings += findings_of(Studied(study, store, members))
+        if members and not section.is_left_over:
+            self.findings += findings_of(Studied(study, store, members))
         method = method_of(groups)
         method += [("published figures", short(citation, 400)) for citation in citations]
         return StudyPart(
-            key=self._free_key(study),
-            title=short(study, 120) or "a study without a name",
+            key=self._free_key(section.title),
+            title=section.title,
             question=next((group.question for group in groups if group.question), ""),
             answers=answers,
             charts=[replace(chart, key=self._free_key(chart.key)) for chart in charts],

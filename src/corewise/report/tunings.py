@@ -11,7 +11,7 @@ from corewise.report.words import counted, duration, figure, listed, memory, sho
 from corewise.store.lines import scan
 
 FOLDER = "tune"  # of a store
-_LONGEST = 300
+_LONGEST, _LONGEST_TITLE = 300, 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,15 @@ class Tuned:
     gpu_memory_bytes: float = 0.0
     compile_s: float = 0.0
     check_error: float | None = None
+    over_default: float | None = None  # by fresh runs
+    over_default_low: float | None = None
+    over_default_high: float | None = None
+    trial_id: str = ""  # of the record of its fresh runs
+
+    @property
+    def is_fresh(self) -> bool:
+        """True when fresh runs gave its figures."""
+        return self.low is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,8 @@ class Tuning:
     study: str
     key: str  # different for each question
     name: str
+    asked: Sequence[str]  # what sets it apart from others of that name, such as "batch 8"
+    date: str  # ISO 8601, UTC; empty where the journal does not tell
     mode: str
     unit: str
     verdict: str
@@ -67,13 +78,36 @@ class Tuning:
     default: Tuned
     best: Tuned
     hand: Tuned | None
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
     over_hand: float | None
+    over_hand_low: float | None
+    over_hand_high: float | None
+    measured: Sequence[Tuned]  # in fresh runs
     ladder: Sequence[Rung]
     raced: Sequence[Raced]
     tied: Sequence[str]
     not_tried: Sequence[tuple[str, str]]  # what, why
     notes: Sequence[str]
     command: str
+
+    @property
+    def title(self) -> str:
+        """Its name with what sets it apart, short enough for a heading."""
+        return short(", ".join((short(self.name, 80), *self.asked)), _LONGEST_TITLE)
+
+    @property
+    def trial_ids(self) -> set[str]:
+        """The trials whose fresh runs it rests on."""
+        return {each.trial_id for each in self.measured if each.trial_id}
+
+    @property
+    def fresh(self) -> dict[str, Tuned]:
+        """What was measured in fresh runs, by its words."""
+        steps = [rung.setting for rung in self.ladder]
+        known = [*self.measured, *steps, *(side for _, side in self.sides)]
+        return {each.words: each for each in known if each.is_fresh}
 
     @property
     def sides(self) -> list[tuple[str, Tuned]]:
@@ -101,16 +135,13 @@ def read_tunings(store: Path) -> list[Tuning]:
 def sentences_of(tuning: Tuning) -> list[str]:
     """The answer in sentences, the headline first."""
     best, default = tuning.best, tuning.default
-    said = [f"{short(tuning.name, 120)}: {short(tuning.headline, _LONGEST)}"]
+    said = [f"{tuning.title}: {short(tuning.headline, _LONGEST)}"]
     if best.words != default.words:
         said.append(
             f"{figure(best.rate, best.low, best.high)} {tuning.unit} where the default gives "
             f"{figure(default.rate, default.low, default.high)}."
         )
-    if tuning.over_hand is not None and tuning.hand is not None and tuning.hand.words != best.words:
-        said.append(
-            f"Over the hand setting ({short(tuning.hand.words, 120)}) it is {times(tuning.over_hand)}."
-        )
+    said += _against_hand(tuning)
     if tuning.mode == "infer" and best.latency_s and default.latency_s:
         said.append(f"A step takes {duration(best.latency_s)}; the default's {duration(default.latency_s)}.")
     if best.memory_bytes and best.words != default.words:
@@ -123,6 +154,19 @@ def sentences_of(tuning: Tuning) -> list[str]:
     return said
 
 
+def _against_hand(tuning: Tuning) -> Iterator[str]:
+    if tuning.over_hand is None or tuning.hand is None or tuning.hand.words == tuning.best.words:
+        return
+    hand = f"the hand setting ({short(tuning.hand.words, 120)})"
+    low, high = tuning.over_hand_low, tuning.over_hand_high
+    ratio = times(tuning.over_hand, low, high)
+    who = "The default" if tuning.best.words == tuning.default.words else "The best"
+    if low is None or high is None or low <= 1 <= high:
+        yield f"No difference from {hand} is shown: {who.lower()} is {ratio} as fast."
+    else:
+        yield f"{who} is {ratio} as fast as {hand}."
+
+
 def tables_of(tuning: Tuning) -> Iterator[Table]:
     """What was raced, and what was not tried with its reason."""
     if tuning.raced:
@@ -130,7 +174,7 @@ def tables_of(tuning: Tuning) -> Iterator[Table]:
     if tuning.not_tried:
         yield Table(
             key="not tried",
-            title=f"{short(tuning.name, 120)}: not tried",
+            title=f"{tuning.title}: not tried",
             columns=(Column(key="what", title="setting"), Column(key="why", title="reason")),
             rows=[(short(what, _LONGEST), short(why, _LONGEST)) for what, why in tuning.not_tried],
         )
@@ -159,7 +203,7 @@ def _raced_table(tuning: Tuning) -> Table:
     ]
     return Table(
         key="raced",
-        title=f"{short(tuning.name, 120)}: raced",
+        title=f"{tuning.title}: raced",
         columns=columns,
         rows=rows,
         caption=f"{counted(len(rows), 'setting')} raced by short samplings; only the fresh runs are claimed.",
@@ -178,10 +222,14 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
 def _tuning(key: str, entry: Mapping[str, Any]) -> Tuning:
     told = entry["answer"]
     hand = told.get("by_hand")
+    speedup_low, speedup_high = _interval(told.get("speedup_interval"))
+    over_hand_low, over_hand_high = _interval(told.get("speedup_over_hand_interval"))
     return Tuning(
         study=str(entry["study"]),
         key=key,
         name=str(told["subject"]),
+        asked=[str(each) for each in told.get("asked") or ()],
+        date=str(entry.get("date", "")),
         mode=str(told["mode"]),
         unit=str(told["unit"]),
         verdict=str(told["verdict"]),
@@ -189,7 +237,13 @@ def _tuning(key: str, entry: Mapping[str, Any]) -> Tuning:
         default=_tuned(told["default"]),
         best=_tuned(told["best"]),
         hand=_tuned(hand) if hand else None,
+        speedup=_number(told.get("speedup")) or 1.0,
+        speedup_low=speedup_low,
+        speedup_high=speedup_high,
         over_hand=_number(told.get("speedup_over_hand")),
+        over_hand_low=over_hand_low,
+        over_hand_high=over_hand_high,
+        measured=[_tuned(each) for each in told.get("measured") or ()],
         ladder=[_rung(each) for each in told["ladder"]],
         raced=[_raced(each) for each in told["tried"]],
         tied=[str(each["words"]) for each in told["tied"]],
@@ -200,28 +254,33 @@ def _tuning(key: str, entry: Mapping[str, Any]) -> Tuning:
 
 
 def _tuned(told: Mapping[str, Any]) -> Tuned:
-    low, high = told.get("interval") or (None, None)
+    low, high = _interval(told.get("interval"))
+    over_low, over_high = _interval(told.get("over_default_interval"))
     return Tuned(
         words=str(told["words"]),
         rate=_number(told["throughput"]) or 0.0,
-        low=_number(low),
-        high=_number(high),
+        low=low,
+        high=high,
         latency_s=_number(told.get("latency_s")) or 0.0,
         memory_bytes=_number(told.get("memory_bytes")) or 0.0,
         gpu_memory_bytes=_number(told.get("gpu_memory_bytes")) or 0.0,
         compile_s=_number(told.get("compile_s")) or 0.0,
         check_error=_number(told.get("check_error")),
+        over_default=_number(told.get("over_default")),
+        over_default_low=over_low,
+        over_default_high=over_high,
+        trial_id=str(told.get("trial_id") or ""),
     )
 
 
 def _rung(told: Mapping[str, Any]) -> Rung:
-    low, high = told.get("gain_interval") or (None, None)
+    low, high = _interval(told.get("gain_interval"))
     return Rung(
         words=str(told["words"]),
         setting=_tuned(told["side"]),
         gain=float(told["gain"]),
-        low=_number(low),
-        high=_number(high),
+        low=low,
+        high=high,
         total=float(told["total"]),
     )
 
@@ -235,6 +294,11 @@ def _raced(told: Mapping[str, Any]) -> Raced:
         check_error=_number(told.get("check_error")),
         reason=str(told.get("reason", "")),
     )
+
+
+def _interval(told: Any) -> tuple[float | None, float | None]:
+    low, high = told or (None, None)
+    return _number(low), _number(high)
 
 
 def _number(value: Any) -> float | None:

@@ -56,6 +56,8 @@ def tune(
     if not isinstance(subject, str):
         if args or python or environment:
             raise UserError("a script takes no --args and no --python: they are words of its command")
+        if mode != "infer" or runtime != "torch":
+            raise UserError("--mode and --runtime are for workloads: a script does what its command says")
         check_classes(allow)
         pattern = None if throughput is None else read_pattern(throughput)
         numbers = None if check is None else read_pattern(check, "--check", ANY_NUMBER)

@@ -6,9 +6,8 @@ from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
 from corewise.spec.record import utc_now
 from corewise.spec.tuned import Measured, Subject, Tuned, write_tuned
-from corewise.tuner.answer import UNCONFIRMED
 from corewise.tuner.question import Tunable
-from corewise.tuner.result import TuneResult
+from corewise.tuner.result import UNCONFIRMED, TuneResult
 
 
 def write_result(path: Path, tunable: Tunable, result: TuneResult) -> None:

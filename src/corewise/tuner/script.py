@@ -9,6 +9,7 @@ from typing import Any
 
 from corewise.launcher.local import launch_command
 from corewise.launcher.ranks import OUTSIDE_DEFAULTS
+from corewise.progress import LOADER_WORKERS
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,42 @@ class Script:
 
     def started_as(self, params: Mapping[str, Any], is_default: bool) -> list[str]:
         """The words that start it with these parameters; the default is the command and nothing else."""
-        words = [self._found(word) for word in self.filled(params)]
+        words = self._placed(self.filled(params))
         if is_default:
             return words
         outside = {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}
-        return [sys.executable, "-m", *launch_command(outside, words)]
+        return [sys.executable, "-m", *launch_command(outside, words, self.variables(params))]
 
-    def _found(self, word: str) -> str:
-        """The word, made absolute where it names a file here: each start has a folder of its own."""
-        beside = self.folder / word
-        return str(beside) if word and not word.startswith(("/", "-")) and beside.exists() else word
+    def variables(self, params: Mapping[str, Any]) -> dict[str, str]:
+        """What a start finds in its environment by these parameters; nothing where none was chosen."""
+        if "loader_workers" not in params or "loader_workers" in placeholders(self.words):
+            return {}
+        return {LOADER_WORKERS: str(params["loader_workers"])}
+
+    def shared_folders(self) -> list[str]:
+        """The folders here that the command names: all starts share them."""
+        named = [self._named(i, word)[1] for i, word in enumerate(self.words) if i]
+        return [each for each in dict.fromkeys(named) if each and (self.folder / each).is_dir()]
+
+    def _placed(self, words: Sequence[str]) -> list[str]:
+        """The words, absolute where they name a file here: each start has a folder of its own."""
+        placed = []
+        for place, word in enumerate(words):
+            option, path = self._named(place, word, words)
+            exists = path and not path.startswith("/") and (self.folder / path).exists()
+            placed.append(f"{option}{self.folder / path}" if exists else word)
+        return placed
+
+    def _named(self, place: int, word: str, words: Sequence[str] = ()) -> tuple[str, str]:
+        """What of a word may name a file, after the option that takes it; empty where nothing may."""
+        is_looked_up = place == 0 and "/" not in word  # in PATH
+        is_module = place > 0 and (words or self.words)[place - 1] == "-m"
+        if is_looked_up or is_module:
+            return word, ""
+        if word.startswith("-"):
+            option, equals, path = word.partition("=")
+            return option + equals, path
+        return "", word
 
 
 def placeholders(words: Sequence[str]) -> set[str]:

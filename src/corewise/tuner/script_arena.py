@@ -1,31 +1,40 @@
-"""Scripts in the arena: started by the launcher, stopped between samplings."""
+"""Scripts in the arena: started by the launcher, stopped between samplings or started for each."""
 
 import itertools
-import os
-import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from corewise.launcher.descendants import descendants, read_parents, signal_all
-from corewise.progress import LOADER_WORKERS, PROGRESS_FILE
 from corewise.tuner.arena import Rejected, Sampling
-from corewise.tuner.heard import MIN_REPORTS, Output, Printed, Reports, middle, rate
+from corewise.tuner.heard import MIN_REPORTS
 from corewise.tuner.script import Script
-from corewise.tuner.script_check import Number, Reference
+from corewise.tuner.script_check import NUM_COMPARED, Number, Reference, require_finite
+from corewise.tuner.script_start import Start
 from corewise.tuner.space import Setting, Space
 
 SAMPLE_S = 1.0
 LOOK_EVERY_S = 0.02
-END_LIMIT_S = 15.0
-TAIL_BYTES = 2000
-NO_PROGRESS = ("timeout", "no progress")
-NO_MEMORY = re.compile(r"MemoryError|bad_alloc|[Cc]annot allocate memory|can't allocate memory|out of memory")
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0  # by which an average since the beginning is found out
+
+
+class Way(Enum):
+    """How a script is sampled."""
+
+    TURNS = "it stays alive, and is stopped between samplings"
+    STARTS = "each sampling is a start of its own: what it prints would fall while it is stopped"
+    RUNS = "each sampling is a whole run, which tells its throughput"
+    CLOCK = "each sampling is a whole run, which is timed"
+
+
+NOTES = {
+    Way.STARTS: "the script prints averages since its beginning, which fall while it is stopped: each "
+    "sampling was a start of its own, which takes longer (printing the rate of the last steps would not)",
+    Way.RUNS: "the script tells its throughput only at its end: each sampling was a whole run",
+}
 
 
 class ScriptArena:
@@ -33,12 +42,19 @@ class ScriptArena:
 
     def __init__(self, script: Script, space: Space, folder: Path) -> None:
         self.script, self.space, self.folder = script, space, folder
-        self.by_clock = False  # it neither reports nor prints: whole runs are timed
+        self.way = Way.TURNS
+        self.run_s = 0.0  # of the last whole run
+        self.is_probed = script.pattern is None  # for averages; reports bear their times
         self.reference = Reference()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._numbers = itertools.count()
         self.alive: list[ScriptEntrant] = []
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether whole runs are timed."""
+        return self.way is Way.CLOCK
 
     def now(self) -> float:
         return time.monotonic()
@@ -58,22 +74,29 @@ class ScriptArena:
         return entrant
 
     def compare_defaults(self, limit_s: float) -> float:
-        """By how much the numbers of a second start of the default differ from the first one's."""
-        second = ScriptEntrant(self, self.space.default, limit_s)
-        self.alive.append(second)
-        try:
-            if self.by_clock:
-                second.sample()
-            else:
-                second.begin()
-            return self.reference.error(second.numbers)
-        finally:
-            second.leave()
+        """By how much the first numbers of two starts of the default differ."""
+        scatter, known = 0.0, self.reference.numbers
+        if len(known) < NUM_COMPARED:
+            first = self._first_numbers(limit_s)
+            scatter = self.reference.error(first)
+            self.reference.numbers = max(known, first, key=len)
+        return max(scatter, self.reference.error(self._first_numbers(limit_s)))
 
-    def next_folder(self) -> Path:
+    def _first_numbers(self, limit_s: float) -> list[Number]:
+        entrant = ScriptEntrant(self, self.space.default, limit_s)
+        self.alive.append(entrant)
+        try:
+            return entrant.first_numbers(limit_s)
+        finally:
+            entrant.leave()
+
+    def start(self, setting: Setting) -> Start:
+        """The script, started with a setting."""
         folder = self.folder / f"start-{next(self._numbers)}"
         folder.mkdir()
-        return folder
+        return Start(
+            self.script, self.space.params(setting), folder, is_default=setting == self.space.default
+        )
 
     def close(self) -> None:
         for entrant in list(self.alive):
@@ -86,37 +109,36 @@ class ScriptEntrant:
 
     def __init__(self, arena: ScriptArena, setting: Setting, limit_s: float) -> None:
         self.arena, self.setting, self.limit_s = arena, setting, limit_s
+        self.is_default = setting == arena.space.default
         self.start_s = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.reports: Reports | None = None
-        self.output: Output | None = None
-        self.checked: Printed | None = None
-        self.numbers: list[Number] = []  # that --check found in what it printed
+        self.current: Start | None = None
+        self._first: Sampling | None = None  # of a start that ended before it could be sampled
+        self._heard_at = 0.0  # when it first told its progress
+        self._before = 0.0  # the throughput of its first sampling, which nothing interrupted
+        self._memory_bytes = 0.0
 
     def begin(self) -> None:
-        """Start it and wait for its first progress, unless it is timed by the clock."""
+        """Start it and wait for its first progress, unless each sampling is a start."""
+        if self.arena.way is not Way.TURNS:
+            return
         began = time.monotonic()
-        if not self.arena.by_clock:
-            self._start()
-            self._until_heard()
-            self._judge_numbers()
-            self._stop()
+        start = self._start()
+        if self._until_heard(start):
+            self._heard_at = time.monotonic()
+            self._judge_numbers(start)
+            start.process.stop()
+        else:
+            self._first = self._of_whole_run(start)
         self.start_s = time.monotonic() - began
 
     def sample(self) -> Sampling:
-        """The throughput of a short while, or of a whole run."""
-        if self.arena.by_clock:
-            return self._whole_run()
-        if self.process is None or self.process.poll() is not None:
-            self._end()
-            self.begin()
-        self._continue()
-        throughput = self._listened()
-        memory_bytes = self._memory_bytes()
-        self._stop()
-        if throughput <= 0:
-            raise Rejected("error", "it told no progress before it ended; let it run longer")
-        return Sampling(throughput, 1 / throughput, self._judge_numbers(), memory_bytes)
+        """The throughput of a short while, of a start, or of a whole run."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if self.arena.way is Way.TURNS:
+            return self._turn()
+        return self._own_start() if self.arena.way is Way.STARTS else self._whole_run()
 
     def leave(self) -> None:
         """End it and all that it started."""
@@ -124,191 +146,178 @@ class ScriptEntrant:
         with suppress(ValueError):
             self.arena.alive.remove(self)
 
-    def _start(self) -> None:
-        script, params = self.arena.script, self.arena.space.params(self.setting)
-        self.folder = self.arena.next_folder()
-        env = {**os.environ, PROGRESS_FILE: str(self.folder / "progress"), "PYTHONUNBUFFERED": "1"}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(script.folder), os.environ.get("PYTHONPATH"))))
-        if "loader_workers" in params:
-            env[LOADER_WORKERS] = str(params["loader_workers"])
-        words = script.started_as(params, self.setting == self.arena.space.default)
-        self.output = Output(self.folder / "output", script.pattern) if script.pattern else None
-        self.reports = Reports(self.folder / "progress")
-        only = "[0] " if self._num_processes > 1 else ""
-        self.checked = Printed(self.folder / "output", script.check, only) if script.check else None
-        self.numbers = []
-        try:
-            with open(self.folder / "output", "wb") as out:
-                self.process = subprocess.Popen(
-                    words,
-                    cwd=self.folder,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as problem:
-            raise Rejected("missing", f"cannot start {words[0]}: {problem.strerror}") from problem
+    def first_numbers(self, limit_s: float) -> list[Number]:
+        """The numbers for the check of a start, as many as are compared where it prints so many in time."""
+        start = self._start()
+        until = time.monotonic() + limit_s
+        while not start.has_numbers(NUM_COMPARED) and time.monotonic() < until:
+            if start.process.has_ended:
+                start.require_good_end()
+                start.has_numbers()
+                break
+            time.sleep(LOOK_EVERY_S)
+        if not start.numbers:
+            raise Rejected("check", f"it printed nothing that matches --check{start.last_line()}")
+        require_finite(start.numbers)
+        return start.numbers
 
-    def _heard(self) -> list[Any]:
-        source = self.output or self.reports
-        return list(source.new()) if source is not None else []
+    def complete_check(self, limit_s: float) -> float:
+        """The error of as many numbers as are compared: a short sampling may have seen too few of them."""
+        start = self.current
+        if start is None or self.arena.script.check is None:
+            return 0.0
+        until = time.monotonic() + limit_s
+        wanted = min(NUM_COMPARED, len(self.arena.reference.numbers))
+        start.process.go_on()
+        while not start.has_numbers(wanted) and not start.process.has_ended and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)
+        start.process.stop()
+        return self._judge_numbers(start)
 
-    def _until_heard(self) -> None:
-        """Return at the first progress; a script that ends well without any is timed by the clock."""
-        assert self.process is not None
+    def _start(self) -> Start:
+        self._end()
+        self.current = self.arena.start(self.setting)
+        return self.current
+
+    def _end(self) -> None:
+        if self.current is not None:
+            self.current.end()
+            self.current = None
+
+    def _until_heard(self, start: Start) -> bool:
+        """True at the first progress, False when it has ended by then; raises Rejected when none comes."""
         until = time.monotonic() + self.limit_s
-        has_progress = False
         while True:
-            ended = self.process.poll() is not None  # before looking: nothing comes after it
-            has_progress = bool(self._heard()) or has_progress
-            if has_progress and self._has_numbers():
-                return
+            ended = start.process.has_ended  # before looking: nothing comes after it
+            start.listen()
             if ended:
-                self._require_good_end()
-                if has_progress:
-                    raise Rejected("check", "it ended and printed nothing that matches --check")
-                if self.output is not None:
-                    raise Rejected("error", "it ended and printed nothing that matches --throughput")
-                if self.setting != self.arena.space.default:
-                    raise Rejected("error", "it ended without progress, as the default did not")
-                self.arena.by_clock = True
-                return
+                start.require_good_end()
+                self._take_way(start)
+                return False
+            if start.heard and start.has_numbers():
+                return True
             if time.monotonic() > until:
-                kind, what = ("check", "nothing that matches --check") if has_progress else NO_PROGRESS
-                raise Rejected(kind, f"{what} within {self.limit_s:.0f} s; killed{self._last_line()}")
+                kind, what = (
+                    ("check", "nothing that matches --check") if start.heard else ("timeout", "no progress")
+                )
+                raise Rejected(kind, f"{what} within {self.limit_s:.0f} s; killed{start.last_line()}")
             time.sleep(LOOK_EVERY_S)
 
-    def _has_numbers(self) -> bool:
-        """Whether all is there that the check needs."""
-        if self.checked is not None:
-            self.numbers += [Number.of(text) for text in self.checked.new_texts()]
-        return self.checked is None or bool(self.numbers)
+    def _take_way(self, start: Start) -> None:
+        """It has ended before it could be sampled: from now on whole runs are."""
+        if not start.has_numbers():
+            raise Rejected("check", "it ended and printed nothing that matches --check")
+        if start.heard:
+            self.arena.way = Way.RUNS
+        elif start.output is not None:
+            raise Rejected("error", "it ended and printed nothing that matches --throughput")
+        elif not self.is_default:
+            raise Rejected("error", "it ended without progress, as the default did not")
+        else:
+            self.arena.way = Way.CLOCK
 
-    def _judge_numbers(self) -> float:
+    def _judge_numbers(self, start: Start) -> float:
         """The error of the numbers printed so far; those of the default are what others are held to."""
-        if not self._has_numbers():
+        if not start.has_numbers():
             raise Rejected("check", "it printed nothing that matches --check")
         reference = self.arena.reference
-        if self.setting != self.arena.space.default:
-            return reference.judge(self.numbers, self._num_processes)
-        if len(self.numbers) > len(reference.numbers) and reference.error(self.numbers) <= reference.scatter:
-            reference.numbers = list(self.numbers)
+        if not self.is_default:
+            processes = self.arena.space.params(self.setting).get("processes", 1)
+            return reference.judge(start.numbers, int(processes))
+        reference.take(start.numbers)
         return 0.0
 
-    @property
-    def _num_processes(self) -> int:
-        return int(self.arena.space.params(self.setting).get("processes", 1))
+    # Ways of sampling
+
+    def _turn(self) -> Sampling:
+        """A short while of a script that is alive; started again where it has ended."""
+        pause_s = self._pause_s()
+        time.sleep(pause_s)
+        is_same = self.current is not None and not self.current.process.has_ended
+        throughput = self._listened() if is_same else 0.0
+        if throughput <= 0:  # its end came first
+            is_same = False
+            self.begin()
+            throughput = self._listened() if self._first is None else 0.0
+            if throughput <= 0:
+                self.arena.way = Way.RUNS if self.arena.way is Way.TURNS else self.arena.way
+                return self.sample()
+        if pause_s and is_same:
+            self.arena.is_probed = True
+            if self._has_fallen(throughput, pause_s):
+                self.arena.way = Way.STARTS
+                return self.sample()
+        self._before = self._before or throughput
+        start = self.current
+        assert start is not None
+        return Sampling(throughput, 1 / throughput, self._judge_numbers(start), self._memory_bytes)
+
+    def _pause_s(self) -> float:
+        """How long to leave it stopped once, to see whether what it prints falls by that."""
+        if self.arena.is_probed or not self.is_default or not self._before:
+            return 0.0
+        return min(max(SHORTEST_PAUSE_S, time.monotonic() - self._heard_at), LONGEST_PAUSE_S)
+
+    def _has_fallen(self, throughput: float, pause_s: float) -> bool:
+        """Whether it fell by more than half of what an average since the beginning falls."""
+        worked_s = time.monotonic() - self._heard_at - pause_s
+        return throughput / self._before < (1 + worked_s / (worked_s + pause_s)) / 2
 
     def _listened(self) -> float:
-        assert self.process is not None
+        """The throughput of a while, after which it is stopped; 0 where it ended too early to say."""
+        start = self.current
+        assert start is not None
+        start.listen()  # what came before
+        start.process.go_on()
+        heard = self._heard_for_a_while(start)
+        self._memory_bytes = start.memory_bytes()
+        start.process.stop()
+        return start.throughput_of(heard)
+
+    def _heard_for_a_while(self, start: Start) -> list[Any]:
         heard: list[Any] = []
         began = time.monotonic()
         while len(heard) < MIN_REPORTS or time.monotonic() - began < SAMPLE_S:
-            ended = self.process.poll() is not None
-            heard += self._heard()
+            ended = start.process.has_ended
+            heard += start.listen()
             if ended:
-                self._require_good_end()
+                start.require_good_end()
                 break
             if time.monotonic() - began > self.limit_s:
                 raise Rejected(
-                    "timeout", f"no progress within {self.limit_s:.0f} s; killed{self._last_line()}"
+                    "timeout", f"no progress within {self.limit_s:.0f} s; killed{start.last_line()}"
                 )
             time.sleep(LOOK_EVERY_S)
-        if len(heard) < 2:
-            return 0.0
-        return middle(heard) if self.output is not None else rate(heard)
+        return heard
+
+    def _own_start(self) -> Sampling:
+        """The average that a start has printed last after a while; nothing interrupts it."""
+        began = time.monotonic()
+        start = self._start()
+        if not self._until_heard(start):
+            return self._of_whole_run(start)
+        self.start_s = time.monotonic() - began
+        self._heard_for_a_while(start)
+        memory_bytes = start.memory_bytes()
+        start.process.stop()
+        return Sampling(start.heard[-1], 1 / start.heard[-1], self._judge_numbers(start), memory_bytes)
 
     def _whole_run(self) -> Sampling:
-        self._end()
-        began = time.monotonic()
-        self._start()
-        assert self.process is not None
-        try:
-            self.process.wait(timeout=self.limit_s)
-        except subprocess.TimeoutExpired:
-            self._end()
-            raise Rejected("timeout", f"it did not end within {self.limit_s:.0f} s; killed") from None
-        wall_s = time.monotonic() - began
-        self._require_good_end()
-        error = self._judge_numbers()
-        self._end()
-        return Sampling(1 / wall_s, wall_s, error)
+        start = self._start()
+        if not start.process.wait(self.limit_s):
+            raise Rejected(
+                "timeout", f"it did not end within {self.limit_s:.0f} s; killed{start.last_line()}"
+            )
+        start.require_good_end()
+        start.listen()
+        return self._of_whole_run(start)
 
-    def _require_good_end(self) -> None:
-        assert self.process is not None
-        code = self.process.returncode
-        if code and self._has_no_memory(code):
-            raise Rejected("memory", f"it ran out of memory{self._last_line()}")
-        if code:
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise Rejected("exit", f"it failed ({how}){self._last_line()}")
-
-    def _has_no_memory(self, code: int) -> bool:
-        """Whether it says so itself, or was killed as the kernel kills when memory runs out."""
-        return code in (-signal.SIGKILL, 128 + signal.SIGKILL) or bool(NO_MEMORY.search(self._tail()))
-
-    def _last_line(self) -> str:
-        lines = [line for line in self._tail().splitlines() if not line.startswith("corewise launch:")]
-        return f": {lines[-1]}" if lines else ""
-
-    def _tail(self) -> str:
-        with suppress(OSError):
-            return (self.folder / "output").read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace").strip()
-        return ""
-
-    def _memory_bytes(self) -> float:
-        """The most that each of its processes has had in memory, added up; the launcher's own aside."""
-        is_launched = self.setting != self.arena.space.default
-        return float(sum(map(_peak_bytes, self._below()[1 if is_launched else 0 :])))
-
-    def _below(self) -> list[int]:
-        assert self.process is not None
-        return [self.process.pid, *descendants(self.process.pid, read_parents())]
-
-    def _stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            signal_all(reversed(self._below()), signal.SIGSTOP)  # children first: no parent sees them stop
-
-    def _continue(self) -> None:
-        self._heard()  # what came before
-        signal_all(self._below(), signal.SIGCONT)
-
-    def _end(self) -> None:
-        """Kill what it started, and it; a launcher cleans up after its ranks first."""
-        if self.process is None:
-            return
-        if self.process.poll() is None:
-            below = self._below()
-            is_launched = self.setting != self.arena.space.default
-            signal_all(reversed(below[1:] if is_launched else below), signal.SIGKILL)
-            signal_all(below[:1], signal.SIGCONT)
-            try:  # a launcher without ranks ends, once nothing is left of them
-                self.process.wait(timeout=END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                signal_all(self._below(), signal.SIGKILL)
-                self.process.wait()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        signal_all(_marked(f"{PROGRESS_FILE}={self.folder}/"), signal.SIGKILL)  # daemons have left the tree
-        self.process = None
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _peak_bytes(pid: int) -> int:
-    with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    return 0
-
-
-def _marked(variable: str) -> list[int]:
-    """The processes whose environment has a variable that begins so."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            if b"\0" + variable.encode() in b"\0" + Path("/proc", name, "environ").read_bytes():
-                found.append(int(name))
-    return found
+    def _of_whole_run(self, start: Start) -> Sampling:
+        """What a run that has ended says."""
+        self.arena.run_s = start.seconds()
+        if self.arena.by_clock:
+            return Sampling(1 / self.arena.run_s, self.arena.run_s, self._judge_numbers(start))
+        throughput = start.throughput_of_all()
+        if throughput <= 0:
+            raise Rejected("error", "it ended and told no throughput")
+        return Sampling(throughput, 1 / throughput, self._judge_numbers(start))

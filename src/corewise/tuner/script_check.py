@@ -57,6 +57,12 @@ class Reference:
         of_class = KnobClass.SAME_PRECISION if num_processes == 1 else KnobClass.BATCH_STATISTICS
         return TOLERANCES[of_class] + self.scatter
 
+    def take(self, numbers: Sequence[Number]) -> None:
+        """Take in what a start of the default printed; raises Rejected when nothing can be held to it."""
+        require_finite(numbers)
+        if len(numbers) > len(self.numbers) and self.error(numbers) <= self.scatter:
+            self.numbers = list(numbers)
+
     def error(self, numbers: Sequence[Number]) -> float:
         """The largest difference among the first numbers."""
         compared = zip(numbers[:NUM_COMPARED], self.numbers, strict=False)
@@ -81,3 +87,10 @@ class Reference:
         pairs = list(zip(numbers[:NUM_COMPARED], self.numbers, strict=False))
         place = max(range(len(pairs)), key=lambda i: pairs[i][0].difference(pairs[i][1]))
         return place + 1, pairs[place][0].value, pairs[place][1].value
+
+
+def require_finite(numbers: Sequence[Number]) -> None:
+    """Raises Rejected when one of the default's first numbers is none that others can be held to."""
+    bad = next((each for each in numbers[:NUM_COMPARED] if not math.isfinite(each.value)), None)
+    if bad is not None:
+        raise Rejected("check", f"it prints {bad.value}, and nothing can be held to that")

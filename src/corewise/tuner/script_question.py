@@ -68,7 +68,9 @@ class ScriptTunable:
         ]
         knobs = [[knob.name, [dict(choice) for choice in knob.choices]] for knob in self.space.knobs]
         shape = self.host.allocation_shape()
-        parts = [self.script.words, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
+        patterns = [each and each.pattern for each in (self.script.pattern, self.script.check)]
+        asked = [self.script.words, str(self.script.folder), *patterns]
+        parts = [asked, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -87,6 +89,8 @@ def make_script(
             "--distributed keeps the global batch: write {batch_per_rank} where the command says each "
             "process's batch, and give the global one with --batch"
         )
+    if script.batch is not None and "batch_per_rank" not in names:
+        raise UserError("--batch: the command has no {batch_per_rank} that would take it; leave it out")
     if "batch_per_rank" in names and script.batch is None:
         raise UserError("{batch_per_rank} needs the global batch: give it with --batch")
     for name in fixed:
@@ -125,8 +129,9 @@ def make_script(
     left_out.append(MATH_LIBRARY)
     if not distributed:
         left_out.append(LeftOut("several processes", "--distributed allows them, with {batch_per_rank}"))
-    if "loader_workers" in names or _reads_variable(script):
-        workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
+    if "loader_workers" not in fixed and ("loader_workers" in names or _reads_variable(script)):
+        tried = ({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
+        workers = tuple(tried) if "loader_workers" in names else ({}, *tried)  # the default: as it was typed
         kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
     base = {name: value for name, value in offer.space.base.items() if name in OUTSIDE}
     return ScriptTunable(script, host, Offer(Space(base, kept), together(left_out)))

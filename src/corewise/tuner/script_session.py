@@ -27,7 +27,7 @@ from corewise.tuner.journal import Journal
 from corewise.tuner.knobs import BY_HAND
 from corewise.tuner.output import measured_of
 from corewise.tuner.result import UNIT, TuneResult
-from corewise.tuner.script_arena import SAMPLE_S, ScriptArena
+from corewise.tuner.script_arena import NOTES, SAMPLE_S, ScriptArena, Way
 from corewise.tuner.script_check import NOT_CHECKED
 from corewise.tuner.script_question import OUTSIDE, ScriptTunable
 from corewise.tuner.search import Search
@@ -42,6 +42,9 @@ HOW_TO_TELL = (
     "\nLet it print its rate (--throughput), call corewise.report_progress, or do so little that it ends."
 )
 LEAST_LIMIT_S = 60.0
+CHECK_SHARE = 0.1  # of the budget, for the numbers of a start of the default
+TRANSIENT = ("timeout", "exit", "error")  # rejections that another call tries again
+SHARED = "all starts share the folder {}, which the command names: what one writes there, others find"
 
 
 class ScriptTuning:
@@ -59,7 +62,9 @@ class ScriptTuning:
         self.hand = space.near({**space.base, **BY_HAND})
         self.began = time.monotonic()
         self.found = Found(space.default)
-        self.by_clock = False  # whole runs are timed
+        self.way = Way.TURNS
+        self.notes: list[str] = []
+        self.run_s = 0.0  # of a whole run
 
     def run(self) -> TuneResult:
         """The answer; raises Interrupted with the best so far when the user stops it."""
@@ -76,46 +81,61 @@ class ScriptTuning:
         finally:
             arena.close()
         choice = choose(self.tunable, self.found, self.hand, confirmed)
-        notes = () if self.tunable.script.check is not None else (NOT_CHECKED,)
         result = answer(
-            self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice, notes=notes
+            self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice, notes=self._notes()
         )
         return self._finished(result)
 
+    def _notes(self) -> list[str]:
+        """What has to be said of how the script was started and sampled."""
+        script = self.tunable.script
+        notes = self.notes if script.check is not None else [*self.notes, NOT_CHECKED]
+        sampled = [NOTES[self.way]] if self.way in NOTES else []
+        return [*notes, *sampled, *(SHARED.format(name) for name in script.shared_folders())]
+
     def _search(self, arena: ScriptArena) -> None:
+        known = [each for each in self.remembered.judged if each.setting != self.tunable.space.default]
+        earlier = [each for each in known if each.kind not in TRANSIENT]
+        finished_before = self.remembered.finished and earlier == known
         search = Search(
             self.tunable.space,
             arena,
             Kept(self.follower, self.journal),
             starts=[self.hand],
             bounded_latency=False,
-            earlier=[each for each in self.remembered.judged if each.setting != self.tunable.space.default],
+            earlier=earlier,
         )
         self.found = search.found
         self.follower.phase("search")
         try:
             default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))
         except Rejected as problem:
+            if problem.kind == "check":
+                raise UserError(f"--check: the command as it was typed does not pass: {problem}") from None
             advice = HOW_TO_TELL if problem.kind == "timeout" else ""
             raise UserError(
                 f"the command does not run as it is, so nothing can be tuned: {problem}{advice}"
             ) from None
-        self.by_clock = arena.by_clock
+        self.way, self.run_s = arena.way, arena.run_s
         self._require_budget(default)
         if self.tunable.script.check is not None:
             self._require_repeatable(arena)
-        if not self.remembered.finished:
-            search.run(self.began + SEARCH_SHARE * self.budget_s)
+        if not finished_before:
+            try:
+                search.run(self.began + SEARCH_SHARE * self.budget_s)
+            except Rejected as problem:
+                self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         search.close()
-        search.found.finished = search.found.finished or self.remembered.finished
+        search.found.finished = search.found.finished or finished_before
+        self.way, self.run_s = arena.way, arena.run_s
         self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
 
     def _require_repeatable(self, arena: ScriptArena) -> None:
         """The default's own numbers must not differ from start to start by more than a candidate's may."""
         try:
-            scatter = arena.compare_defaults(LIMIT_S)
+            scatter = arena.compare_defaults(max(LEAST_LIMIT_S, CHECK_SHARE * self.budget_s))
         except Rejected as problem:
-            raise UserError(f"a second start of the command failed: {problem}") from None
+            raise UserError(f"--check: a second start of the command did not pass: {problem}") from None
         if scatter > arena.reference.tolerance(num_processes=1):
             raise UserError(
                 f"--check: two starts of the command printed numbers that differ by {100 * scatter:.2g} %: "
@@ -135,8 +155,8 @@ class ScriptTuning:
 
     def _start_s(self, judged: Judged) -> float:
         """About what one start of a setting takes."""
-        if self.by_clock:
-            return LAUNCH_S + judged.latency_s
+        if self.way in (Way.RUNS, Way.CLOCK):
+            return LAUNCH_S + self.run_s
         return LAUNCH_S + judged.start_s + SAMPLE_S + judged.latency_s
 
     def _confirm(self, arena: ScriptArena) -> Confirmed:
@@ -162,6 +182,8 @@ class ScriptTuning:
         records = {each: self._record(each, runs[each], reasons.get(each, "")) for each in settings}
         for record in records.values():
             self.store.append(record)
+        if reasons.get(space.default):
+            raise UserError(f"the command as it was typed failed in a fresh run: {reasons[space.default]}")
         return Confirmed(records)
 
     def _record(self, setting: Setting, runs: Sequence[Sampling], reason: str) -> Record:
@@ -196,7 +218,7 @@ class ScriptTuning:
     def _finished(self, result: TuneResult) -> TuneResult:
         seconds = time.monotonic() - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
-        store, unit = str(self.store.path), "runs/s" if self.by_clock else UNIT
+        store, unit = str(self.store.path), "runs/s" if self.way is Way.CLOCK else UNIT
         return kept_answer(
             self.journal, replace(result, seconds=seconds, store=store, command=command, unit=unit)
         )
@@ -222,6 +244,7 @@ def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) 
 def _fresh(arena: ScriptArena, setting: Setting) -> Sampling:
     entrant = arena.enter(setting, LIMIT_S)
     try:
-        return entrant.sample()
+        sampling = entrant.sample()
+        return replace(sampling, check_error=max(sampling.check_error, entrant.complete_check(LIMIT_S)))
     finally:
         entrant.leave()

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from corewise.report.words import clean, counted, duration, figure, memory, times
-from corewise.tuner.answer import FASTER, NO_DIFFERENCE, UNCONFIRMED
 from corewise.tuner.durations import spoken
-from corewise.tuner.result import Side, Tried, TuneResult
+from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, Tried, TuneResult
 
 SHOWN_LATENCIES = 8
 

@@ -7,11 +7,14 @@ from corewise.report.charts.look import COLOURS, Highlight, chart_of, framed, ke
 from corewise.report.charts.words import caption_joined
 from corewise.report.model import Chart
 from corewise.report.tunings import Raced, Tuned, Tuning
-from corewise.report.words import counted, duration, figure, listed, memory, rounded, short, times
+from corewise.report.words import counted, duration, figure, memory, rounded, short, times
 
 ROW_HEIGHT = 34
 _LABEL_LETTERS = 48
 SETTING, GAIN, LOSS = "measured", "gained by the knob", "lost by the knob"
+RACED, OTHERS, SIDES = "raced only", "measured anew", ("default", "by hand", "best")
+_SIDE_COLOURS = (COLOURS[1], COLOURS[4], COLOURS[0])
+_SIDE_SHAPES = ("square", "diamond", "triangle-up")
 INTERVALS = "Whiskers: 95 % intervals over fresh processes."
 
 
@@ -23,9 +26,9 @@ def tuning_charts(tuning: Tuning) -> list[Chart]:
 
 def _ladder(tuning: Tuning) -> Chart | None:
     """Steps from the default to the best, each bar hanging where the one before it ended."""
-    if len(tuning.sides) < 2 or not tuning.default.rate:
+    if len(tuning.sides) < 2 or not tuning.default.rate or not tuning.default.is_fresh:
         return None
-    rows = [_whole("default", tuning.default, "")]
+    rows = [_whole("default", tuning.default, None)]
     before = tuning.default.rate
     for rung in tuning.ladder:
         rate, interval = rung.setting.rate, times(rung.gain, rung.low, rung.high)
@@ -34,18 +37,17 @@ def _ladder(tuning: Tuning) -> Chart | None:
         rows.append(_row(label, rung.setting, before, series, times(rung.gain)) | {"over": interval})
         before = rate
     for name, setting in tuning.sides[1:]:
-        ratio = times(setting.rate / tuning.default.rate)
-        rows.append(_whole(name, setting, f"{ratio} the default"))
+        rows.append(_whole(name, setting, *_over_default(tuning, setting)))
     in_full = "the hand setting and the best" if len(tuning.sides) > 2 else "the best"
     gains = ", ".join(f"{short(r.words, 40)} {times(r.gain)}" for r in tuning.ladder)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "ladder"),
-        title=f"{short(tuning.name, 80)}: what each knob gave",
+        title=f"{tuning.title}: what each knob gave",
         spec=_ladder_spec(rows, tuning.unit),
         caption=caption_joined(
             f"Throughput in {tuning.unit} of fresh runs: the default, then one more knob at a time, then "
             f"{in_full} in full.",
-            "Figures beside the bars: over the step before.",
+            "Figures beside the bars: over the step before, by the means of the runs; bars are medians.",
             INTERVALS,
         ),
         alt=(
@@ -55,8 +57,17 @@ def _ladder(tuning: Tuning) -> Chart | None:
     )
 
 
-def _whole(name: str, setting: Tuned, text: str) -> dict[str, Any]:
-    return _row(name, setting, 0.0, SETTING, text) | {"over": text or "the base itself"}
+def _over_default(tuning: Tuning, setting: Tuned) -> tuple[float | None, float | None, float | None]:
+    """A setting over the default with its interval, from the comparison that the answer tells, too."""
+    if setting.words == tuning.best.words and tuning.verdict == "faster":
+        return tuning.speedup, tuning.speedup_low, tuning.speedup_high
+    return setting.over_default, setting.over_default_low, setting.over_default_high
+
+
+def _whole(name: str, setting: Tuned, ratio: float | None, *interval: float | None) -> dict[str, Any]:
+    text = "" if ratio is None else f"{times(ratio)} the default"
+    over = "" if ratio is None else f"{times(ratio, *interval)} the default"
+    return _row(name, setting, 0.0, SETTING, text) | {"over": over or "-"}
 
 
 def _row(label: str, setting: Tuned, start: float, series: str, text: str) -> dict[str, Any]:
@@ -88,7 +99,7 @@ def _ladder_spec(rows: Sequence[dict[str, Any]], unit: str) -> dict[str, Any]:
     along: Any = {"title": unit, "scale": length, "axis": alt.Axis(format="~s")}
     tips = {
         "setting:N": "setting", "y:Q": unit, "low:Q": "interval from", "high:Q": "to",
-        "over:N": "over the step before",
+        "over:N": "gain",
     }  # fmt: skip
     layers: list[Any] = [
         base.mark_bar(height=18).encode(
@@ -112,59 +123,75 @@ def _latencies(tuning: Tuning) -> Chart | None:
     base = next((each for each in raced if each.outcome == "default"), None)
     if tuning.mode != "infer" or base is None or len(raced) < 2 or not tuning.default.latency_s:
         return None
-    measured = {setting.words for _, setting in tuning.sides}
-    rows = [_raced_row(tuning, each, base) for each in raced if each.words not in measured]
-    for name, setting in tuning.sides:
-        rows.append(
-            {
-                "x": rounded(1e3 * setting.latency_s),
-                "y": rounded(setting.rate),
-                "low": rounded(setting.low),
-                "high": rounded(setting.high),
-                "series": name,
-                "setting": short(setting.words, 120),
-            }
-        )
+    fresh = {words: each for words, each in tuning.fresh.items() if each.latency_s}
+    roles = {setting.words: name for name, setting in tuning.sides}
+    rows = [
+        _raced_row(tuning, each, base, _role(tuning, each.words)) for each in raced if each.words not in fresh
+    ]
+    rows += [_fresh_row(each, roles.get(words, OTHERS)) for words, each in fresh.items()]
+    names = [name for name in (RACED, OTHERS, *SIDES) if any(row["series"] == name for row in rows)]
+    num_raced = sum(row["measured"] == RACED for row in rows)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "latency"),
-        title=f"{short(tuning.name, 80)}: throughput against latency",
-        spec=_scatter_spec(rows, tuning.unit, [name for name, _ in tuning.sides]),
+        title=f"{tuning.title}: throughput against latency",
+        spec=_scatter_spec(rows, tuning.unit, names),
         caption=caption_joined(
             "Each point is a setting: up is more throughput, left is a quicker answer.",
-            f"{_sides_words(tuning)} by fresh runs; the others by short samplings of the search, relative to "
-            "the default.",
-            INTERVALS,
+            _how_measured(num_raced, len(rows)),
+            INTERVALS if num_raced < len(rows) else "",
         ),
         alt=(
-            f"{counted(len(rows), 'setting')} by latency and throughput; the default answers in "
+            f"{counted(len(rows), 'setting')} by latency and throughput, {num_raced:,} of them only raced; "
+            "the default answers in "
             f"{duration(tuning.default.latency_s)}, the best in {duration(tuning.best.latency_s)}."
         ),
     )
 
 
-def _sides_words(tuning: Tuning) -> str:
-    names = [name for name, _ in tuning.sides]
-    return f"{listed(names).capitalize()} are measured"
+def _how_measured(num_raced: int, num: int) -> str:
+    raced = "by short samplings of the search, relative to the default"
+    if num_raced == num:
+        return f"All are measured {raced}: no fresh runs were made."
+    hollow = f" Hollow points were only raced: {raced}." if num_raced else ""
+    return f"Filled points are measured by fresh runs.{hollow}"
 
 
-def _raced_row(tuning: Tuning, each: Raced, base: Raced) -> dict[str, Any]:
+def _role(tuning: Tuning, words: str) -> str:
+    """What a setting is that was only raced: without any fresh runs, default and best are of such."""
+    own = [name for name, setting in tuning.sides if setting.words == words and not tuning.default.is_fresh]
+    return own[0] if own else RACED
+
+
+def _fresh_row(setting: Tuned, series: str) -> dict[str, Any]:
+    return {
+        "x": rounded(1e3 * setting.latency_s),
+        "y": rounded(setting.rate),
+        "low": rounded(setting.low),
+        "high": rounded(setting.high),
+        "series": series,
+        "measured": "fresh runs",
+        "setting": short(setting.words, 120),
+    }
+
+
+def _raced_row(tuning: Tuning, each: Raced, base: Raced, series: str) -> dict[str, Any]:
     latency_s = each.latency_s / base.latency_s * tuning.default.latency_s
     return {
         "x": rounded(1e3 * latency_s),
         "y": rounded(each.ratio * tuning.default.rate),
         "low": None,
         "high": None,
-        "series": "raced",
+        "series": series,
+        "measured": RACED,
         "setting": short(each.words, 120),
     }
 
 
-def _scatter_spec(rows: Sequence[dict[str, Any]], unit: str, sides: Sequence[str]) -> dict[str, Any]:
+def _scatter_spec(rows: Sequence[dict[str, Any]], unit: str, names: Sequence[str]) -> dict[str, Any]:
     import altair as alt
 
-    names = ["raced", *sides]
-    colours = {"raced": "#999999", "default": COLOURS[1], "by hand": COLOURS[4], "best": COLOURS[0]}
-    shapes = {"raced": "circle", "default": "square", "by hand": "diamond", "best": "triangle-up"}
+    colours = {RACED: "#999999", OTHERS: "#666666", **dict(zip(SIDES, _SIDE_COLOURS, strict=True))}
+    shapes = {RACED: "circle", OTHERS: "circle", **dict(zip(SIDES, _SIDE_SHAPES, strict=True))}
     xs, ys = [row["x"] for row in rows], [row[n] for row in rows for n in ("y", "high") if row[n] is not None]
     x_scale = alt.Scale(domain=[0, max(xs) * 1.05], nice=False)
     y_scale = alt.Scale(domain=[0, max(ys) * 1.08], nice=False)
@@ -176,18 +203,25 @@ def _scatter_spec(rows: Sequence[dict[str, Any]], unit: str, sides: Sequence[str
         "x:Q": "latency (ms)",
         "low:Q": "interval from",
         "high:Q": "to",
+        "measured:N": "measured by",
     }
     base = chart_of().encode(x=of_x)
     whole = base.mark_rule(strokeWidth=1.5).encode(
         y=alt.Y("low:Q", **of_y), y2="high:Q", color=_by_name(names, colours, "color")
     )
-    points = base.mark_point(filled=True, size=70).encode(
-        y=alt.Y("y:Q", **of_y),
-        color=_by_name(names, colours, "color"),
-        shape=_by_name(names, shapes, "shape"),
-        tooltip=tooltips(tips),
-    )
-    return framed([points, whole], {"rows": rows}, highlight=Highlight(names))
+    layers = []
+    for is_raced in (False, True):
+        kept = alt.datum.measured == RACED if is_raced else alt.datum.measured != RACED
+        points = base.mark_point(filled=not is_raced, size=70, strokeWidth=1.5).transform_filter(kept)
+        layers.append(
+            points.encode(
+                y=alt.Y("y:Q", **of_y),
+                color=_by_name(names, colours, "color"),
+                shape=_by_name(names, shapes, "shape"),
+                tooltip=tooltips(tips),
+            )
+        )
+    return framed([*layers, whole], {"rows": rows}, highlight=Highlight(names))
 
 
 def _by_name(names: Sequence[str], values: dict[str, str], channel: str) -> Any:
@@ -215,7 +249,7 @@ def _memory(tuning: Tuning) -> Chart | None:
     told = ", ".join(f"{row['x']} {row['text']}" for row in rows)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "memory"),
-        title=f"{short(tuning.name, 80)}: memory",
+        title=f"{tuning.title}: memory",
         spec=_memory_spec(rows, [label for label, _ in settings]),
         caption=f"Peak memory of all processes of a setting, {shared}; the worst run.",
         alt=f"Bars of memory: {told}.",
