@@ -108,6 +108,28 @@ def test_an_interrupted_search_tells_the_best_so_far_and_the_next_call_goes_on(b
     assert before < set(judged)
 
 
+def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_nothing(bench: Bench) -> None:
+    bench.factory("import pathlib, time\n\ndef make(batch, mode):\n    "
+                  f"pathlib.Path({str(bench.folder / 'started')!r}).touch(); time.sleep(60)\n")  # fmt: skip
+    process = subprocess.Popen(
+        bench.words("tune", "own.py:make", *QUICK),
+        cwd=bench.folder,
+        env=bench.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (bench.folder / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (130, "")
+    assert "stopped before the default was measured" in stderr
+    assert not (bench.folder / "tuned.yaml").exists()
+    assert bench.processes_left() == []
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

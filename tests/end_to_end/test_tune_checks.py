@@ -13,7 +13,7 @@ kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"
 if os.fork() == 0:  # a daemon that leaves the tree of its parents
     os.setsid()
     os.execvp("sleep", ["sleep", "1000"])
-time.sleep(0.05 if kept else 0.15)
+time.sleep(0.05 if kept else 0.6 if "LD_PRELOAD" in os.environ else 0.15)  # other allocators lose at once
 print(f"step 1 loss {2.9 if kept else 2.3:.4f}")
 """
 FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", "openmp=default")

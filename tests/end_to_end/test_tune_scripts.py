@@ -94,3 +94,21 @@ def test_a_command_that_does_not_exist_is_told(bench: Bench) -> None:
     done = bench.corewise("tune", "--budget", "10s", "--", "./no-such-program")
     assert done.returncode == 2
     assert "cannot start ./no-such-program" in done.stderr
+
+
+def test_a_command_that_begins_to_fail_is_told_and_not_called_equal(bench: Bench) -> None:
+    """Its fifth start fails, while the second setting is raced, and so do all that follow."""
+    bench.factory(
+        """
+        import pathlib, sys
+        count = pathlib.Path(__file__).with_name("count")
+        count.write_text(count.read_text() + "." if count.exists() else ".")
+        sys.exit("the disk is full" if len(count.read_text()) > 4 else 0)
+        """,
+        "fails.py",
+    )
+    fixed = [part for each in FIXED for part in ("--set", each)]
+    done = bench.corewise("tune", "--budget", "20s", *fixed, "--", sys.executable, "fails.py")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "failed in a fresh run: it failed (exit code 1): the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr

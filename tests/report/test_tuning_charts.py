@@ -15,7 +15,8 @@ from corewise.report.charts.ladder import GAIN, LOSS, OTHERS, RACED, tuning_char
 from corewise.report.figures import rendered
 from corewise.report.gather import build_report
 from corewise.report.model import Chart
-from corewise.report.tunings import Tuning, read_tunings, sentences_of, tables_of
+from corewise.report.tuning_words import sentences_of, tables_of
+from corewise.report.tunings import Tuning, read_tunings
 from corewise.store.store import Store
 from corewise.tuner.journal import Journal
 from corewise.tuner.result import Side, Step, Tried, TuneResult

@@ -9,7 +9,7 @@ from corewise.spec.errors import UserError
 from corewise.tuner.durations import read_duration, spoken
 from corewise.tuner.result import Side, Step, Tried, TuneResult
 from corewise.tuner.space import LeftOut
-from corewise.tuner.words import answer_text, latency_front
+from corewise.tuner.words import answer_text, latency_front, latency_points
 
 DEFAULT = Side(
     params={"processes": 1}, words="default", throughput=18.3, interval=(18.1, 18.5), latency_s=3.5
@@ -96,7 +96,31 @@ def test_json_has_the_names_others_rely_on() -> None:
 
 
 def test_the_front_of_latency_holds_what_nothing_beats_in_both() -> None:
-    assert [each.words for each in latency_front(RESULT.tried)] == ["8×2, channels_last", "batch 128"]
+    front = latency_front(latency_points(RESULT))
+    assert [each.words for each in front] == ["8×2, channels_last", "batch 128"]
+    assert all(each.is_raced for each in front)
+
+
+def test_latency_is_that_of_fresh_runs_where_there_are_any() -> None:
+    fresh = replace(BEST, over_default=2.2, latency_s=1.75)
+    points = {each.words: each for each in latency_points(replace(RESULT, measured=(DEFAULT, fresh)))}
+    assert (points[BEST.words].ratio, points[BEST.words].latency_s) == (2.2, 1.75)
+    assert [each.words for each in points.values() if each.is_raced] == ["batch 128"]
+    assert "by short samplings only" in answer_text(replace(RESULT, measured=(DEFAULT, fresh)))
+
+
+def test_of_a_script_neither_batch_nor_latency_is_told() -> None:
+    script = replace(RESULT, name="python train.py", mode="script", command="python train.py", unit="runs/s")
+    html = script._repr_html_()
+    assert "batch 64" not in html
+    assert "latency" not in html.partition("<details>")[0]
+    assert "runs/s" in html
+
+
+def test_the_heading_tells_what_sets_a_tuning_apart() -> None:
+    asked = replace(RESULT, asked=("batch 64", "image_size 32"))
+    assert answer_text(asked).startswith("resnet50 train, batch 64, image_size 32, on 16 cores")
+    assert "image_size 32" in asked._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,49 @@
 """What a tuning leaves behind: files, answers of stopped searches, refusals of what cannot be compared."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from corewise.cli.tune_progress import outcome
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
+from corewise.spec.tuned import Fingerprint, Measured, Subject, Tuned, read_tuned, write_tuned
+from corewise.store.store import Store
+from corewise.tuner.api import tune
 from corewise.tuner.confirm import require_same_shapes
 from corewise.tuner.files import Files
+from corewise.tuner.found import Judged
+from corewise.tuner.journal import Journal
 from corewise.tuner.result import Side, Tried, TuneResult
-from corewise.tuner.session import Interrupted
+from corewise.tuner.session import Interrupted, kept_answer
+from corewise.tuner.space import Space
 from corewise.tuner.words import answer_text, headline
 
 SIDE = Side(params={}, words="default", throughput=10.0)
 RESULT = TuneResult(
     name="own infer", mode="infer", batch=4, machine="2 cores", verdict="unconfirmed", default=SIDE, best=SIDE
 )
+BETTER = replace(RESULT, best=replace(SIDE, words="8×2"), speedup=2.0, finished=False)
+MACHINE = Fingerprint(cpu_model="A CPU", num_sockets=1, nodes=((2, 2),), memory_bytes=1)
+TUNED = Tuned(subject=Subject(workload="own", mode="infer"), params={"threads": 2}, machine=MACHINE)
+MEASURED = Measured(
+    throughput=2.0, interval=(1.9, 2.1), default_throughput=1.0, default_interval=(0.9, 1.1), speedup=2.0
+)
+
+
+def write(path: Path, result: TuneResult) -> None:
+    write_tuned(path, TUNED)
+
+
+def raiser(result: TuneResult) -> Callable[[], TuneResult]:
+    def stopped() -> TuneResult:
+        raise Interrupted(result)
+
+    return stopped
 
 
 def record(*shapes: str) -> Record:
@@ -32,15 +58,92 @@ def test_a_factory_whose_shapes_change_from_start_to_start_is_refused() -> None:
 
 
 def test_a_stopped_tuning_leaves_its_settings_and_says_so(tmp_path: Path) -> None:
-    def stopped() -> TuneResult:
-        raise Interrupted(RESULT)
+    stopped = raiser(BETTER)
+    with pytest.raises(Interrupted) as caught:
+        Files(tmp_path / "tuned.yaml").after(stopped, write)
+    assert read_tuned(tmp_path / "tuned.yaml").params == {"threads": 2}
+    assert caught.value.result.output == str(tmp_path / "tuned.yaml")
+
+
+def test_a_tuning_stopped_before_anything_better_leaves_the_file_of_an_earlier_one(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    file.write_text("earlier")
+    with pytest.raises(Interrupted) as caught:
+        Files(file).after(raiser(RESULT), write)
+    assert file.read_text() == "earlier"
+    text = answer_text(caught.value.result)
+    assert f"{file} was not written" in text
+    assert "corewise launch" not in text
+
+
+def test_a_stopped_tuning_keeps_the_file_of_a_finished_one_beside_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    for name in ("tuned.yaml.old", "tuned.yaml.old2"):
+        write_tuned(file, replace(TUNED, measured=MEASURED))
+        with pytest.raises(Interrupted) as caught:
+            Files(file).after(raiser(BETTER), write)
+        assert read_tuned(file).measured is None
+        assert read_tuned(tmp_path / name).measured == MEASURED
+        assert name in caught.value.result.notes[-1]
+    with pytest.raises(Interrupted) as caught:
+        Files(file).after(raiser(BETTER), write)  # over that of a stopped one: nothing is lost
+    assert caught.value.result.notes == ()
+
+
+def test_a_stopped_tuning_writes_its_page(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store", create=True)
+    result = kept_answer(Journal(store, "a" * 16, Space({}, ())), replace(BETTER, store=str(store.path)))
+    with pytest.raises(Interrupted) as caught:
+        Files(report=tmp_path / "page.html").after(raiser(result), write)
+    assert "Stopped. Best so far: 8×2" in (tmp_path / "page.html").read_text()
+    assert caught.value.result.report == str(tmp_path / "page.html")
+
+
+def test_whoever_stops_twice_still_gets_the_answer(tmp_path: Path) -> None:
+    def hurried(path: Path, result: TuneResult) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as caught:
-        Files(tmp_path / "tuned.yaml").after(
-            stopped, lambda path, result: path.write_text(result.name) and None
-        )
-    assert (tmp_path / "tuned.yaml").read_text() == "own infer"
-    assert caught.value.result.output == str(tmp_path / "tuned.yaml")
+        Files(tmp_path / "tuned.yaml").after(lambda: BETTER, hurried)
+    assert "the same command writes them" in caught.value.result.notes[-1]
+
+
+def test_a_file_that_no_tuning_wrote_is_not_replaced(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    with pytest.raises(UserError, match=r"train\.py exists and is no file of `corewise tune`"):
+        Files(script).require()
+    with pytest.raises(UserError, match="no plain file"):
+        Files(Path("/dev/null")).require()
+    write_tuned(tmp_path / "tuned.yaml", TUNED)
+    (tmp_path / "empty").touch()
+    Files(tmp_path / "tuned.yaml").require()
+    Files(tmp_path / "empty").require()
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "told"),
+    [
+        ([], {}, "nothing to tune"),
+        ("", {}, "nothing to tune"),
+        (3, {}, "a list of the words"),
+        (["python", 3], {}, "a list of the words"),
+        ("resnet18", {"batch": "a"}, "--batch 'a'"),
+        (["python", "x.py"], {"batch": "a"}, "--batch 'a'"),
+        ("resnet18", {"allow": "batch"}, r'allow=\["lower-precision"\]'),
+        ("resnet18", {"fixed": ["threads=4"]}, r'fixed=\{"threads": 4\}'),
+        ("resnet18", {"args": "image_size=3"}, "write a dict"),
+    ],
+)
+def test_a_call_of_wrong_kinds_is_told_what_to_write(
+    subject: Any, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        tune(subject, **options)
+
+
+def test_whole_runs_are_told_as_such_while_a_tuning_runs() -> None:
+    assert outcome(Judged((), "default", throughput=0.25), "runs/s") == "0.25 runs/s"
 
 
 @pytest.mark.parametrize("option", ["output", "report"])
@@ -51,9 +154,8 @@ def test_a_file_that_cannot_be_written_is_told_by_its_option(tmp_path: Path, opt
 
 def test_a_search_stopped_early_claims_nothing() -> None:
     assert headline(RESULT) == "Stopped before anything faster than the default was found."
-    other = replace(RESULT, best=replace(SIDE, words="8×2"), speedup=2.0, finished=False)
-    assert headline(other).startswith("Stopped. Best so far: 8×2, about 2.00× the default")
-    assert "cut short by its budget" not in answer_text(other)
+    assert headline(BETTER).startswith("Stopped. Best so far: 8×2, about 2.00× the default")
+    assert "cut short by its budget" not in answer_text(BETTER)
 
 
 def test_numbers_that_are_not_finite_are_null_in_json() -> None:

@@ -13,6 +13,8 @@ from corewise.cli import tune_options as options
 from corewise.cli.drawing import require_drawing
 from corewise.cli.exit_codes import INTERRUPTED
 
+NOTHING_YET = "corewise: stopped before the default was measured: there is nothing to tell or to write yet"
+
 
 def tune(
     subject: options.Subject,
@@ -87,6 +89,11 @@ def tune(
             )
         except Interrupted as stopped:
             result, code = stopped.result, INTERRUPTED
+        except KeyboardInterrupt:
+            result, code = None, INTERRUPTED
+    if result is None:
+        print(NOTHING_YET, file=sys.stderr)
+        raise typer.Exit(code)
     print(json.dumps(result.to_json()) if as_json else result)
     if code:
         print(

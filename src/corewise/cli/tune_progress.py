@@ -15,6 +15,7 @@ from corewise.tuner.durations import spoken
 from corewise.tuner.follow import Quiet
 from corewise.tuner.found import Judged
 from corewise.tuner.journal import Remembered
+from corewise.tuner.result import UNIT
 from corewise.tuner.space import Setting
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 PHASES = {
     "search": "searching: short races between candidates",
     "confirm": "confirming: fresh, interleaved runs of default, best and the steps between",
-    "cold": "starting the printed commands from cold",
+    "cold": "starting the commands of default and best from cold",
 }
 
 
@@ -47,11 +48,14 @@ class Told(Quiet):
 
     def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None:
         self.space, self.until = tunable.space, time.monotonic() + budget_s
-        self.incumbent, self.now = "default", ""
+        self.incumbent, self.now, self.unit = "default", "", UNIT
         knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
         self.say(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
         if remembered.judged:
             self.say(f"going on: {counted(len(remembered.judged), 'setting')} tried before")
+
+    def counts_in(self, unit: str) -> None:
+        self.unit = unit
 
     def phase(self, name: str) -> None:
         self.say(PHASES[name])
@@ -63,7 +67,7 @@ class Told(Quiet):
     def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
         if incumbent != self.space.default:
             self.incumbent = f"{clean(self.space.words(incumbent))}, {times(math.exp(score))}"
-        self.say(f"  {clean(self.space.words(found.setting))}: {outcome(found)}")
+        self.say(f"  {clean(self.space.words(found.setting))}: {outcome(found, self.unit)}")
 
     def planned(self, trials: Sequence[Trial]) -> None:
         self.num_trials, self.num_done = len(trials), 0
@@ -103,13 +107,13 @@ class Drawn(Told):
         self.live.update(drawn, refresh=True)
 
 
-def outcome(found: Judged) -> str:
+def outcome(found: Judged, unit: str = UNIT) -> str:
     """What became of a candidate, in a few words."""
     if found.outcome == "rejected":
         return f"rejected: {clean(found.reason)}"
     ratio = times(math.exp(found.score))
     words = {
-        "default": f"{found.throughput:.4g} samples/s",
+        "default": f"{found.throughput:.4g} {unit}",
         "won": f"{ratio}: better",
         "lost": f"{ratio}: worse",
         "tied": f"{ratio}: no difference worth a knob",

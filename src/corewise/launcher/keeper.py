@@ -18,11 +18,11 @@ from typing import NoReturn
 
 from corewise.launcher.descendants import end_descendants, has_children, reaped
 from corewise.launcher.front import END_LIMIT_S, retitle
-from corewise.launcher.starting import NOT_FOUND
 from corewise.machine import pinning
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE_S = 0.5  # for helpers that end by themselves once the command has
+NOT_STARTED = 127  # as shells say it
+PATIENCE_S = 0.2  # for helpers that end by themselves once the command has
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,4 @@ def _be_command(words: list[str], parent: int, tell: int) -> NoReturn:
     except OSError as problem:
         os.write(tell, (problem.strerror or str(problem)).encode())
     finally:
-        os._exit(NOT_FOUND)
+        os._exit(NOT_STARTED)

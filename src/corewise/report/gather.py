@@ -19,7 +19,8 @@ from corewise.report.sources import read_sources
 from corewise.report.standing import Standing, efficiencies_of, standing_of
 from corewise.report.studied import Studied
 from corewise.report.tables import results_table, unmeasured_of
-from corewise.report.tunings import Tuning, sentences_of, tables_of
+from corewise.report.tuning_words import sentences_of, tables_of
+from corewise.report.tunings import Tuning
 from corewise.report.words import counted, listed, short
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.record import Record, utc_now
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MAX_GROUPS_WITH_CHARTS = 12
 NO_VALUES = coded(())
 MAX_FINDINGS = 40
+_LONGEST_IN_TITLE = 120
 MAX_VERSION_SETS = 8  # whose libraries are looked up
 
 
@@ -133,8 +135,12 @@ def _check_studies(studies: Sequence[str] | None, sources: Sequence[Source]) -> 
 
 
 def _title(parts: Sequence[StudyPart]) -> str:
-    names = [part.title for part in parts]
+    names = [short(part.title, _LONGEST_IN_TITLE) for part in parts]
     return f"Corewise: {listed(names, 3)}" if names else "Corewise: nothing measured yet"
+
+
+def _question(tuning: Tuning | None) -> str:
+    return "" if tuning is None else f"What runs {short(tuning.name, 120)} fastest here?"
 
 
 class _Parts:
@@ -200,7 +206,7 @@ class _Parts:
         return StudyPart(
             key=self._free_key(section.title),
             title=section.title,
-            question=next((group.question for group in groups if group.question), ""),
+            question=next((group.question for group in groups if group.question), _question(tuning)),
             answers=answers,
             charts=[replace(chart, key=self._free_key(chart.key)) for chart in charts],
             tables=[replace(table, key=self._free_key(f"{study} {table.key}")) for table in tables],

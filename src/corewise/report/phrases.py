@@ -50,6 +50,8 @@ def sample_noun(records: Sequence[Record]) -> str:
     for record in records:
         if record.params.get("workload") == "matmul":
             return "products"
+        if record.work.get("whole_runs"):
+            return "runs"
         if record.work.get("pixels_per_sample"):
             return "images"
     return "samples"

@@ -48,6 +48,8 @@ def results_table(group: Group, standing: Standing, efficiency: Efficiencies) ->
     rows = [[values[i] for values in cells] for i in places]
     marked = standing.is_best | standing.may_equal_best
     constants = told_constants(group.constant)
+    if group.mode == "script" and constants.get("batch") == 1:  # a script's batch is its own affair
+        constants = {name: value for name, value in constants.items() if not name.startswith("batch")}
     return Table(
         key="results",
         title=f"{task_words(group)}: results",
@@ -172,6 +174,8 @@ def _quantity(group: Group) -> str:
             f"{unit} of a run: all it computed over the time that took; step: its median. A few slow steps "
             "lower the one and leave the other."
         )
+    if group.mode == "script":
+        return f"{unit} of a run: as the script told them, or one over its duration."
     return f"{unit} of a run: the samples of a step over its median step."
 
 

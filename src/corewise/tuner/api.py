@@ -48,6 +48,7 @@ def tune(
     batch-statistics, batch). What was measured is kept in `store`; the same call goes on where an interrupted
     one stopped. `output` is written for `corewise launch`, `report` as a page with charts.
     """
+    check_call(subject, batch=batch, allow=allow, fixed=fixed, args=args)
     values = {**(fixed or {}), **{f"args.{name}": value for name, value in (args or {}).items()}}
     budget_s = read_duration(budget)
     files = Files(None if output is None else Path(output), None if report is None else Path(report))
@@ -84,3 +85,25 @@ def tune(
     kept = Store.open(store, create=True)
     run = Tuning(tunable, kept, followed, budget_s=budget_s, again=again).run
     return files.after(run, lambda file, result: write_result(file, tunable, result))
+
+
+def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -> None:
+    """A UserError for what is of a wrong kind, with what to write instead."""
+    if isinstance(subject, str):
+        words = [subject]
+    elif isinstance(subject, Sequence) and all(isinstance(word, str) for word in subject):
+        words = list(subject)
+    else:
+        raise UserError(f"{subject!r:.60}: what to tune is a name, or a list of the words of a command")
+    if not words or not words[0].strip():
+        raise UserError(
+            "nothing to tune: name a workload (resnet50), your own code (my.py:make), or the words of a "
+            'command (["python", "train.py"])'
+        )
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise UserError(f"--batch {batch!r:.60}: a batch is a whole number of at least 1, as in batch=32")
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        raise UserError(f'allow={allow!r:.60}: write a list of classes, as in allow=["lower-precision"]')
+    for name, given, example in (("fixed", fixed, '{"threads": 4}'), ("args", args, '{"image_size": 128}')):
+        if given is not None and not isinstance(given, Mapping):
+            raise UserError(f"{name}={given!r:.60}: write a dict, as in {name}={example}")

@@ -27,9 +27,9 @@ class ColdStart:
     reason: str = ""
 
     def disagreement(self, record: Record) -> str:
-        """Why the command and the record do not agree; empty when they do."""
+        """Why the command of a setting and its record do not agree; empty when they do."""
         if not self.throughput:
-            return f"the printed command failed when started from cold: {self.reason}"
+            return f"its command failed when started from cold: {self.reason}"
         metrics = record.metrics
         measured = metrics["samples_per_s"]
         low = min(metrics.get("samples_per_s_low", measured), measured * (1 - TOLERANCE))
@@ -37,7 +37,7 @@ class ColdStart:
         if low <= self.throughput <= high:
             return ""
         return (
-            f"the printed command, started twice from cold, gave {self.throughput:.4g} samples/s where "
+            f"its command, started twice from cold, gave {self.throughput:.4g} samples/s where "
             f"{measured:.4g} were measured: do not trust either before it is measured again"
         )
 

@@ -13,7 +13,7 @@ BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 260, 22, 280
 def answer_html(result: TuneResult) -> str:
     """The answer with its ladder drawn; the whole text folded below."""
     parts = [
-        f"<p><b>{escape(result.name)}</b>, batch {result.batch}, on {escape(result.machine)}<br>",
+        f"<p><b>{escape(result.title)}</b>, on {escape(result.machine)}<br>",
         f"<b>{escape(headline(result))}</b></p>",
         _table(result),
         _bars(result),
@@ -24,20 +24,24 @@ def answer_html(result: TuneResult) -> str:
 
 def _table(result: TuneResult) -> str:
     rows = [("default", result.default), ("by hand", result.hand), ("best", result.best)]
-    header = "".join(f"<th>{escape(name)}</th>" for name in ("", "setting", result.unit, "latency", "memory"))
-    body = "".join(_row(name, side) for name, side in rows if side is not None)
+    names = ["", "setting", result.unit, "latency", "memory"]
+    cells = [_cells(name, side) for name, side in rows if side is not None]
+    if result.is_script:  # whose steps nobody sees
+        at = names.index("latency")
+        names, cells = names[:at] + names[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
+    header = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
     return f"<table><tr>{header}</tr>{body}</table>"
 
 
-def _row(name: str, side: Side) -> str:
-    cells = (
+def _cells(name: str, side: Side) -> list[str]:
+    return [
         name,
         side.words,
         figure(side.throughput, *(side.interval or (None, None))),
-        duration(side.latency_s),
-        memory(side.memory_bytes),
-    )
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        duration(side.latency_s) if side.latency_s else "-",
+        memory(side.memory_bytes) if side.memory_bytes else "-",
+    ]
 
 
 def _bars(result: TuneResult) -> str:

@@ -102,6 +102,11 @@ class TuneResult:
         return len(self.tried)
 
     @property
+    def title(self) -> str:
+        """Its name with what sets it apart from other tunings of that name."""
+        return ", ".join((self.name, *self.asked))
+
+    @property
     def is_script(self) -> bool:
         """True where a command was tuned, of which neither batch nor latency is known."""
         return self.mode == "script"

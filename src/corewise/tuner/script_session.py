@@ -42,6 +42,7 @@ HOW_TO_TELL = (
     "\nLet it print its rate (--throughput), call corewise.report_progress, or do so little that it ends."
 )
 LEAST_LIMIT_S = 60.0
+RUNS = "runs/s"  # of scripts that neither report nor print
 CHECK_SHARE = 0.1  # of the budget, for the numbers of a start of the default
 TRANSIENT = ("timeout", "exit", "error")  # rejections that another call tries again
 SHARED = "all starts share the folder {}, which the command names: what one writes there, others find"
@@ -77,6 +78,7 @@ class ScriptTuning:
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
+            self.way = arena.way  # as the default's first run has shown
             raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
         finally:
             arena.close()
@@ -100,7 +102,7 @@ class ScriptTuning:
         search = Search(
             self.tunable.space,
             arena,
-            Kept(self.follower, self.journal),
+            Kept(self.follower, self.journal, lambda: RUNS if arena.by_clock else UNIT),
             starts=[self.hand],
             bounded_latency=False,
             earlier=earlier,
@@ -207,6 +209,7 @@ class ScriptTuning:
             kind="exit" if reason else "",
             params={**params, "workload": self.tunable.name, "mode": "script"},
             metrics=metrics,
+            work={"whole_runs": 1.0} if self.way is Way.CLOCK else {},
             runs=tuple({"status": "ok", "metrics": {"samples_per_s": each}} for each in rates),
             command=shlex.join(words),
             machine=self.tunable.host.describe(),
@@ -218,7 +221,7 @@ class ScriptTuning:
     def _finished(self, result: TuneResult) -> TuneResult:
         seconds = time.monotonic() - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
-        store, unit = str(self.store.path), "runs/s" if self.way is Way.CLOCK else UNIT
+        store, unit = str(self.store.path), RUNS if self.way is Way.CLOCK else UNIT
         return kept_answer(
             self.journal, replace(result, seconds=seconds, store=store, command=command, unit=unit)
         )

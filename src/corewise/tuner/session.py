@@ -1,7 +1,7 @@
 """One tuning from beginning to end: search, fresh runs, cold starts, answer; goes on where one stopped."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol as Interface
@@ -35,12 +35,12 @@ from corewise.tuner.knobs import BY_HAND
 from corewise.tuner.known import known_settings
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable
-from corewise.tuner.result import TuneResult
+from corewise.tuner.result import UNIT, TuneResult
 from corewise.tuner.search import Search
 from corewise.tuner.space import Setting
 from corewise.tuner.words import headline
 
-LEAST_SHARE, MOST_SHARE = 0.25, 0.6  # of the budget, set aside for fresh runs
+LEAST_SHARE, FAIR_SHARE, MOST_SHARE = 0.25, 0.4, 0.6  # of the budget, set aside for fresh runs
 LEAST_LIMIT_S, LONGEST_RUN = 120.0, 20.0  # of a fresh run: seconds, and times the default's start
 
 
@@ -50,6 +50,7 @@ class Follower(Watcher, Interface):
     def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None: ...
     def phase(self, name: str) -> None: ...
     def observer(self) -> Observer: ...
+    def counts_in(self, unit: str) -> None: ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -89,8 +90,12 @@ class Tuning:
             if self.tunable.space.default not in self.found.judged:
                 raise
             raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
-        disagreements = (each.disagreement(confirmed.records[setting]) for setting, each in cold.items())
-        notes = [*self.notes, *(told for told in disagreements if told)]
+        disagreements = [
+            f"{self.tunable.space.words(setting)}: {told}"
+            for setting, each in cold.items()
+            if (told := each.disagreement(confirmed.records[setting]))
+        ]
+        notes = [*self.notes, *disagreements]
         result = answer(
             self.tunable,
             self.found,
@@ -151,7 +156,9 @@ class Tuning:
     def _set_aside_s(self, default: Judged) -> float:
         """Seconds of the budget kept for the fresh runs."""
         quicker = replace(default, latency_s=default.latency_s / 1.5)
-        needed_s = effort_s(EFFORTS[USUAL], [default, quicker], [quicker] * 3)
+        efforts_s = [effort_s(each, [default, quicker], [quicker] * 3) for each in EFFORTS[USUAL:]]
+        fair_s = FAIR_SHARE * self.budget_s
+        needed_s = next((seconds for seconds in efforts_s if seconds <= fair_s), efforts_s[-1])
         return min(max(needed_s, LEAST_SHARE * self.budget_s), MOST_SHARE * self.budget_s)
 
     def _roles(self) -> dict[Setting, str]:
@@ -232,12 +239,13 @@ def host_lease(store: Store, tunable: Answerable) -> Iterator[None]:
 class Kept:
     """Passes on what a search tells, and keeps it."""
 
-    def __init__(self, follower: Follower, journal: Journal) -> None:
-        self.follower, self.journal = follower, journal
+    def __init__(self, follower: Follower, journal: Journal, unit: Callable[[], str] = lambda: UNIT) -> None:
+        self.follower, self.journal, self.unit = follower, journal, unit
 
     def trying(self, setting: Setting) -> None:
         self.follower.trying(setting)
 
     def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
         self.journal.judged(found)
+        self.follower.counts_in(self.unit())
         self.follower.judged(found, incumbent, score)

@@ -1,10 +1,12 @@
 """The answer as text, for terminals, logs and `print`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from corewise.report.words import clean, counted, duration, figure, memory, times
 from corewise.tuner.durations import spoken
-from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, Tried, TuneResult
+from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, TuneResult
+from corewise.tuner.search import LATENCY_SLACK
 
 SHOWN_LATENCIES = 8
 
@@ -23,7 +25,8 @@ def answer_text(result: TuneResult) -> str:
         _how_to_use(result),
         _lines("Charts of it", [f"{result.report}"] if result.report else []),
     )
-    return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
+    texts = ["\n".join(part).rstrip() for part in map(list, parts)]
+    return "\n\n".join(text for text in texts if text)
 
 
 def headline(result: TuneResult) -> str:
@@ -40,8 +43,7 @@ def headline(result: TuneResult) -> str:
 
 
 def _headline(result: TuneResult) -> Iterator[str]:
-    batch = "" if result.command else f", batch {result.batch}"
-    yield f"{clean(result.name)}{batch}, on {result.machine}"
+    yield f"{clean(result.title)}, on {result.machine}"
     yield headline(result)
     cut = not result.finished and result.verdict != UNCONFIRMED
     search = "; the search was cut short by its budget" if cut else ""
@@ -56,7 +58,7 @@ def _sides(result: TuneResult) -> Iterator[str]:
         rows.append((f"best ({result.best.words})", result.best))
     yield from aligned(
         ["", result.unit, "latency", "memory", "GPU memory", "compile", "error"],
-        [[clean(name), *_figures(side, bool(result.command))] for name, side in rows],
+        [[clean(name), *_figures(side, result.is_script)] for name, side in rows],
     )
 
 
@@ -86,22 +88,54 @@ def _ladder(result: TuneResult) -> Iterator[str]:
 
 def _latencies(result: TuneResult) -> Iterator[str]:
     """What throughput costs in latency: the settings that none beats in both."""
-    front = latency_front(result.tried) if result.mode == "infer" else []
+    front = latency_front(latency_points(result)) if result.mode == "infer" else []
     if len(front) < 2:
         return
-    yield "Throughput against latency (short samplings of the search)"
+    yield "Throughput against latency"
     rows = []
     for each in front[:SHOWN_LATENCIES]:
-        note = "its latency is worse than the default's" if each.outcome == "latency" else ""
-        rows.append([clean(each.words), times(each.ratio), duration(each.latency_s), note])
-    yield from aligned(["", "throughput", "latency", ""], rows)
+        notes = ["by short samplings only"] if each.is_raced else []
+        notes += ["its latency is worse than the default's"] if each.is_slower else []
+        rows.append([clean(each.words), times(each.ratio), duration(each.latency_s), "; ".join(notes)])
+    yield from aligned(["", "over the default", "latency", ""], rows)
 
 
-def latency_front(tried: Sequence[Tried]) -> list[Tried]:
+@dataclass(frozen=True)
+class Point:
+    """A setting by throughput, as a ratio to the default's, and latency."""
+
+    words: str
+    ratio: float
+    latency_s: float
+    is_raced: bool  # no fresh runs were made of it
+    is_slower: bool = False  # to answer than the default
+
+
+def latency_points(result: TuneResult) -> list[Point]:
+    """All settings that gave a figure: by fresh runs where there are any, else relative to the default's."""
+    default = result.default
+    fresh = {side.words: side for side in result.measured}
+    points = [
+        Point(
+            side.words, ratio, side.latency_s, False, side.latency_s > (1 + LATENCY_SLACK) * default.latency_s
+        )
+        for side in fresh.values()
+        if (ratio := 1.0 if side.words == default.words else side.over_default) is not None
+    ]
+    base_s = next((each.latency_s for each in result.tried if each.outcome == "default"), 0.0)
+    scale = default.latency_s / base_s if base_s and default.latency_s else 1.0
+    raced = [each for each in result.tried if each.throughput and each.words not in fresh]
+    points += [
+        Point(each.words, each.ratio, scale * each.latency_s, True, each.outcome == "latency")
+        for each in raced
+    ]
+    return points
+
+
+def latency_front(points: Sequence[Point]) -> list[Point]:
     """The settings that no other beats in both throughput and latency, the quickest answer first."""
-    measured = sorted((each for each in tried if each.throughput), key=lambda each: each.latency_s)
-    front: list[Tried] = []
-    for each in measured:
+    front: list[Point] = []
+    for each in sorted(points, key=lambda each: each.latency_s):
         if not front or each.ratio > front[-1].ratio:
             front.append(each)
     return front
@@ -123,13 +157,12 @@ def _how_to_use(result: TuneResult) -> Iterator[str]:
         for line in result.code.values():
             yield f"  {line}"
         yield ""
-    if result.verdict == NO_DIFFERENCE:
-        return
-    yield "From outside"
-    command = result.command or "python train.py"
-    yield f"  corewise launch --config {result.output or 'tuned.yaml'} -- {command}"
-    if result.best.command:
+    if result.verdict != NO_DIFFERENCE and not result.found_nothing:
+        yield "From outside"
+        command = result.command or "python train.py"
+        yield f"  corewise launch --config {result.output or 'tuned.yaml'} -- {command}"
         yield ""
+    if result.best.command and not result.is_script:
         yield "The measurement itself, once more from cold"
         yield f"  {result.best.command}"
 

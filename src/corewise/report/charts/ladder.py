@@ -13,6 +13,7 @@ ROW_HEIGHT = 34
 _LABEL_LETTERS = 48
 SETTING, GAIN, LOSS = "measured", "gained by the knob", "lost by the knob"
 RACED, OTHERS, SIDES = "raced only", "measured anew", ("default", "by hand", "best")
+IN_WORDS = {"by hand": "the hand setting", "best": "the best"}
 _SIDE_COLOURS = (COLOURS[1], COLOURS[4], COLOURS[0])
 _SIDE_SHAPES = ("square", "diamond", "triangle-up")
 INTERVALS = "Whiskers: 95 % intervals over fresh processes."
@@ -38,15 +39,15 @@ def _ladder(tuning: Tuning) -> Chart | None:
         before = rate
     for name, setting in tuning.sides[1:]:
         rows.append(_whole(name, setting, *_over_default(tuning, setting)))
-    in_full = "the hand setting and the best" if len(tuning.sides) > 2 else "the best"
+    in_full = " and ".join(IN_WORDS[name] for name, _ in tuning.sides[1:])
     gains = ", ".join(f"{short(r.words, 40)} {times(r.gain)}" for r in tuning.ladder)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "ladder"),
-        title=f"{tuning.title}: what each knob gave",
+        title=f"{tuning.work}: what each knob gave",
         spec=_ladder_spec(rows, tuning.unit),
         caption=caption_joined(
-            f"Throughput in {tuning.unit} of fresh runs: the default, then one more knob at a time, then "
-            f"{in_full} in full.",
+            f"Throughput in {tuning.unit} of fresh runs: the default, "
+            f"{'then one more knob at a time, ' if tuning.ladder else ''}then {in_full} in full.",
             "Figures beside the bars: over the step before, by the means of the runs; bars are medians.",
             INTERVALS,
         ),
@@ -133,7 +134,7 @@ def _latencies(tuning: Tuning) -> Chart | None:
     num_raced = sum(row["measured"] == RACED for row in rows)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "latency"),
-        title=f"{tuning.title}: throughput against latency",
+        title=f"{tuning.work}: throughput against latency",
         spec=_scatter_spec(rows, tuning.unit, names),
         caption=caption_joined(
             "Each point is a setting: up is more throughput, left is a quicker answer.",
@@ -249,7 +250,7 @@ def _memory(tuning: Tuning) -> Chart | None:
     told = ", ".join(f"{row['x']} {row['text']}" for row in rows)
     return Chart(
         key=key_of(tuning.study, tuning.key[:6], "memory"),
-        title=f"{tuning.title}: memory",
+        title=f"{tuning.work}: memory",
         spec=_memory_spec(rows, [label for label, _ in settings]),
         caption=f"Peak memory of all processes of a setting, {shared}; the worst run.",
         alt=f"Bars of memory: {told}.",

@@ -1,0 +1,112 @@
+"""Scripts in the arena: how each kind of them is sampled."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from corewise.tuner import script_arena
+from corewise.tuner.arena import Rejected
+from corewise.tuner.script import Script
+from corewise.tuner.script_arena import ScriptArena, Way
+from corewise.tuner.space import Knob, Space
+
+SPACE = Space(
+    {"processes": 1, "threads": 1, "bind": "none"}, (Knob("wait", ({}, {"wait_policy": "passive"})),)
+)
+DEFAULT, OTHER = (0,), (1,)
+Make = Callable[..., ScriptArena]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setattr(script_arena, "SAMPLE_S", 0.1)
+    monkeypatch.setattr(script_arena, "SHORTEST_PAUSE_S", 0.3)
+    arenas = []
+
+    def made(body: str, throughput: str = "", check: str = "") -> ScriptArena:
+        (tmp_path / "train.py").write_text(f"import itertools, os, time\n{body}")
+        script = Script(
+            (sys.executable, "train.py"),
+            tmp_path,
+            re.compile(throughput) if throughput else None,
+            check=re.compile(check) if check else None,
+        )
+        arenas.append(ScriptArena(script, SPACE, tmp_path / "arena"))
+        return arenas[-1]
+
+    yield made
+    for arena in arenas:
+        arena.close()
+
+
+def test_a_rate_that_is_printed_once_at_the_end_is_that_of_the_run(make: Make) -> None:
+    arena = make("time.sleep(0.1)\nprint('512.5 img/s')", "(.*) img/s")
+    entrant = arena.enter(DEFAULT, 20.0)
+    assert [entrant.sample().throughput for _ in range(2)] == [512.5, 512.5]
+    assert arena.way is Way.RUNS
+
+
+def test_one_report_at_the_end_counts_over_the_run(make: Make) -> None:
+    arena = make("import corewise\ntime.sleep(0.1)\ncorewise.report_progress(samples=10)")
+    assert 0 < arena.enter(DEFAULT, 20.0).sample().throughput < 10 / 0.1
+    assert arena.way is Way.RUNS
+
+
+@pytest.mark.parametrize(
+    ("printed", "way"),
+    [("n / (time.time() - began)", Way.STARTS), ("100.0", Way.TURNS)],
+    ids=["average", "rate"],
+)
+def test_averages_since_the_beginning_are_found_out_by_a_pause(make: Make, printed: str, way: Way) -> None:
+    loop = f"for n in itertools.count(1):\n    time.sleep(0.01)\n    print({printed}, 'img/s')"
+    arena = make(f"began = time.time()\n{loop}", "(.*) img/s")
+    entrant = arena.enter(DEFAULT, 20.0)
+    entrant.sample()
+    entrant.sample()
+    assert arena.way is way
+
+
+def test_the_memory_of_a_launched_script_is_without_the_launcher(make: Make) -> None:
+    loop = "for n in itertools.count():\n    time.sleep(0.01)\n    print(100, 'img/s')"
+    arena = make(loop, "(.*) img/s")
+    alone, launched = (arena.enter(each, 20.0).sample().memory_bytes for each in (DEFAULT, OTHER))
+    assert 0 < launched < 1.5 * alone
+
+
+def test_the_time_of_a_launched_run_is_that_of_the_command(make: Make) -> None:
+    start = make("time.sleep(0.1)").start(OTHER)
+    assert start.process.wait(20.0)
+    start.require_good_end()
+    launcher_s = start.process.how_it_ended().seconds
+    assert 0.1 < start.seconds() < launcher_s
+    start.end()
+
+
+def test_a_number_that_only_later_differs_is_noticed(make: Make) -> None:
+    body = "for n in range(5):\n    print('loss', 1.0 if n < 4 else time.time() % 1000)\n    time.sleep(0.02)"
+    arena = make(
+        f"{body}\nfor n in itertools.count():\n    time.sleep(0.02)\n    print(9, 'img/s')",
+        "(.*) img/s",
+        "loss (.*)",
+    )
+    arena.enter(DEFAULT, 20.0)
+    assert arena.compare_defaults(20.0) > 0
+
+
+def test_a_default_that_prints_nan_is_told_so(make: Make) -> None:
+    with pytest.raises(Rejected, match="it prints nan"):
+        make("print('9 img/s')\nprint('loss nan')", "(.*) img/s", "loss (.*)").enter(DEFAULT, 20.0)
+
+
+def test_a_file_that_is_not_found_is_told_with_the_folder(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match=f"folder of its own, not in {tmp_path}"):
+        make("open('data.txt')").enter(DEFAULT, 20.0)
+
+
+def test_names_of_our_own_files_are_free_for_the_script(make: Make) -> None:
+    arena = make("os.mkdir('output')\nopen('progress', 'x')")
+    arena.enter(DEFAULT, 20.0)
+    assert arena.by_clock

@@ -1,0 +1,73 @@
+"""The words that start a script: paths, loader workers, and what sets a question apart."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corewise.progress import LOADER_WORKERS
+from corewise.spec.errors import UserError
+from corewise.tuner.api import tune
+from corewise.tuner.script import Script
+from corewise.tuner.script_question import make_script
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    for name in ("train.py", "data.txt"):
+        (tmp_path / name).write_text(f"# {LOADER_WORKERS}\n")
+    for name in ("python", "out", "package"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_words_that_name_a_file_here_become_absolute_and_others_stay(here: Path) -> None:
+    words = ("python", "train.py", "--data=data.txt", "--lr=0.1", "--to", "new", "-m", "package")
+    found = Script(words, here).started_as({}, is_default=True)
+    assert found == [
+        *("python", str(here / "train.py"), f"--data={here / 'data.txt'}", "--lr=0.1", "--to", "new"),
+        *("-m", "package"),
+    ]
+
+
+def test_folders_that_the_command_names_are_told(here: Path) -> None:
+    words = ("python", "-m", "package", "--out=out", "data.txt")
+    assert Script(words, here).shared_folders() == ["out"]
+
+
+def test_the_default_has_no_loader_workers_but_those_of_its_command(here: Path) -> None:
+    by_variable = make_script(Script(("python", "train.py"), here), {}, distributed=False)
+    default = by_variable.space.params(by_variable.space.default)
+    assert by_variable.script.variables(default) == {}
+    words = by_variable.script.started_as({"loader_workers": 2}, is_default=False)
+    assert f"{LOADER_WORKERS}=2" in words
+    fixed = make_script(Script(("python", "train.py"), here), {"loader_workers": 3}, distributed=False)
+    assert fixed.space.index("loader_workers") is None
+    assert fixed.script.variables(fixed.space.params(fixed.space.default)) == {LOADER_WORKERS: "3"}
+
+
+def test_what_is_asked_sets_a_question_apart(here: Path) -> None:
+    script = Script(("python", "train.py"), here)
+    others = [
+        replace(script, pattern=re.compile("(.*) img/s")),
+        replace(script, check=re.compile("loss (.*)")),
+        replace(script, folder=here / "out"),
+    ]
+    asked = [script, *others]
+    assert (
+        len({replace(make_script(script, {}, distributed=False), script=each).key() for each in asked}) == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "train"}, "--mode"),
+        ({"runtime": "numpy"}, "--runtime"),
+        ({"batch": 8}, "no {batch_per_rank}"),
+    ],
+)
+def test_options_that_mean_nothing_for_a_script_are_refused(options: dict[str, object], told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        tune(["python", "train.py"], **options)  # type: ignore[arg-type]
