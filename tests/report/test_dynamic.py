@@ -66,6 +66,11 @@ def test_the_untuned_mode_is_the_one_with_all_threads_not_the_fastest() -> None:
     assert found.num_beaten == len(slower) < 25
 
 
+def test_one_core_has_no_widths_that_change() -> None:
+    found = both(*fixed_grid(), changing(3000.0), changing(9000.0, threads=1))
+    assert found.group.points[found.best]["threads"] == NUM_CORES
+
+
 @pytest.mark.parametrize("records", [fixed_grid(), [changing(), changing(900.0, threads=8)], scaling()])
 def test_nothing_is_said_where_one_side_is_missing(records: list[Record]) -> None:
     group = group_of(*records)

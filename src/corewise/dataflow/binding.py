@@ -6,7 +6,8 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from collections import Counter
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -22,7 +23,13 @@ class Bound:
         self.captured, self.program, self.module = captured, captured.program, module
         self._state = [(value, *_holder(module, name)) for value, name in self.program.state.items()]
         self._outputs = self.program.outputs
-        self._writes_inputs = bool(set(captured.written) & set(self.program.inputs))
+        written = set(captured.written)
+        self._writes_inputs = bool(written & set(self.program.inputs))
+        self._writes = bool(written)
+        self._written_state = [n for n, (value, _, _) in enumerate(self._state) if value in written]
+        self._places: List[int] = []  # where state lay when its storages were last looked at
+        self._forbidden: Set[int] = set()  # storages that inputs must not lie in
+        self._state_is_apart = True
 
     def values(self, leaves: Sequence[Any]) -> List[Any]:
         """Inputs, parameters as they are now, and constants, each in its place."""
@@ -41,11 +48,27 @@ class Bound:
         return pytree.tree_unflatten(flat, self.captured.out_spec)
 
     def may_run(self, leaves: Sequence[Any]) -> bool:
-        """False when inputs that are written to share memory in a way that was not captured."""
-        if not self._writes_inputs:
+        """False when what is written shares memory with other inputs or state, which was not captured."""
+        if not self._writes:
             return True
-        storages = [one.untyped_storage()._cdata for one in leaves if isinstance(one, torch.Tensor)]
-        return len(storages) == len(set(storages))
+        self._look_at_state()
+        storages = [_storage(one) for one in leaves if isinstance(one, torch.Tensor)]
+        if self._writes_inputs and len(storages) != len(set(storages)):
+            return False
+        return self._state_is_apart and self._forbidden.isdisjoint(storages)
+
+    def _look_at_state(self) -> None:
+        """Which storages inputs must not share, and whether written state shares any; anew where it moved."""
+        tensors = [holder[key] for _, holder, key in self._state] + list(self.program.constants.values())
+        places = list(map(torch.Tensor.data_ptr, tensors))
+        if places == self._places:
+            return
+        storages = list(map(_storage, tensors))
+        written = [storages[number] for number in self._written_state]
+        times = Counter(storages)
+        self._state_is_apart = all(times[one] == 1 for one in written)
+        self._forbidden = set(storages if self._writes_inputs else written)
+        self._places = places
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[None]:
@@ -70,6 +93,10 @@ class Bound:
             else leaf
             for value, leaf in zip(self.program.inputs, leaves)
         ]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _holder(module: torch.nn.Module, name: str) -> Tuple[Dict[str, Any], str]:

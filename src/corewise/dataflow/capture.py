@@ -5,23 +5,18 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import logging
 import operator
-import threading
-import warnings
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set, Tuple
 
 import torch
 
 from corewise.dataflow import operators
+from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref, values_in
+from corewise.dataflow.quiet import quiet_export
 from corewise.dataflow.recurrent import quick_shapes
-
-_one_at_a_time = threading.RLock()
 
 
 class CannotCapture(Exception):
@@ -42,13 +37,20 @@ class Captured:
 
 def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
     """The operators the module runs for inputs like these, in its present mode."""
-    exported = _export(module, args, kwargs)
+    try:
+        before = ModuleState(module)
+    except TooMuchToWatch as problem:
+        raise CannotCapture(str(problem)) from problem
+    try:
+        exported = _export(module, args, kwargs)
+    finally:
+        before.restore()  # export runs the module's Python code
     return _Reading(exported).captured()
 
 
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
-        with _quietly(), torch.autocast("cpu", enabled=False), quick_shapes():
+        with quiet_export(), torch.autocast("cpu", enabled=False), quick_shapes():
             return torch.export.export(module, args, dict(kwargs), strict=False)
     except Exception as problem:
         raise CannotCapture(f"torch.export cannot take it: {_first_line(problem)}") from problem
@@ -57,20 +59,6 @@ def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str,
 def _first_line(problem: BaseException) -> str:
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what export prints and warns of models that fail; the reason is told in our words."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        # torch.export is not made for several threads, and prints the graph of what it cannot take.
-        with _one_at_a_time, warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
 
 
 class _Reading:
@@ -110,6 +98,7 @@ class _Reading:
             order=order,
         )
         changed = frozenset().union(*self.written) if self.written else frozenset()
+        self._refuse_written_constants(constants)
         brought = [*inputs, *state]
         return Captured(
             program=program,
@@ -119,6 +108,15 @@ class _Reading:
             fingerprint=_fingerprint(self.exported.graph),
             kinds=tuple(self.kinds),
         )
+
+    def _refuse_written_constants(self, constants: Mapping[int, Any]) -> None:
+        for call, written in zip(self.calls, self.written):
+            if operators.changes_contents(call.target) and any(
+                self.memories[one] & written for one in constants
+            ):
+                raise CannotCapture(
+                    "it writes to a tensor that is neither a parameter, a buffer nor an input"
+                )
 
     def _placeholders(self) -> Tuple[Tuple[int, ...], Dict[int, str], Dict[int, Any]]:
         nodes = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
@@ -148,6 +146,10 @@ class _Reading:
             return
         if not operators.is_known(node.target):
             raise CannotCapture(f"{node.name} is not an operator of torch ({_name(node.target)})")
+        if not operators.is_torchs_own(node.target):
+            raise CannotCapture(
+                f"nothing tells what the custom operator {node.target._schema.name} does besides"
+            )
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise CannotCapture(f"{node.name} depends on the data")
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)

@@ -58,6 +58,13 @@ def typical(times: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def spread(times: Sequence[float]) -> float:
+    """How far the middle half of the runs lies apart, as a share of the median."""
+    ordered = sorted(times)
+    middle = typical(ordered)
+    return (ordered[-1 - len(ordered) // 4] - _low(ordered)) / middle if middle > 0 else 0.0
+
+
 def best_of(times: Mapping[str, Sequence[float]], plain: str = "plain") -> str:
     """The fastest candidate whose gain over plain shows in the median and in the best runs alike."""
     fastest = min(times, key=lambda name: typical(times[name]))

@@ -20,7 +20,7 @@ from corewise.dataflow.capture import CannotCapture, capture
 from corewise.dataflow.explain import described, task_name
 from corewise.dataflow.lanes import widths_for
 from corewise.dataflow.modes import current_modes
-from corewise.dataflow.planning import Case, Decision, candidate_plans, decide
+from corewise.dataflow.planning import Case, Decision, candidate_plans, decide, kept_for
 from corewise.dataflow.program import Program
 from corewise.dataflow.same import why_different
 from corewise.dataflow.tasks import call_graph
@@ -96,14 +96,25 @@ class Entry:
         self.bound, self.decision, self.case, self.reason = bound, decision, case, reason
         self._teams = teams  # those the decision is for
         self._race: Optional[OnlineRace] = None
+        self._num_cores = len(teams.cpus) if teams is not None else 0  # as last seen
+        self._is_due = False  # plain execution was best on fewer cores than there are now
         self._began_s = 0.0
         self._ran: Optional[Tuple[executors.Executor, Tuple[int, ...]]] = None
         self.reached_s = 0.0
+        self.used_at = 0  # number of the call
 
     @property
     def is_planned(self) -> bool:
         """Whether a plan runs, or might after the allocation has changed."""
         return self.decision is not None and (self.decision.executor is not None or self._race is not None)
+
+    def may_plan(self, num_cores: int) -> bool:
+        """Whether a plan runs, or is to be tried since there are more cores than at the last call."""
+        if self.decision is None:
+            return False
+        has_grown, self._num_cores = num_cores > self._num_cores, num_cores
+        self._is_due = (self._is_due or has_grown) and self.decision.executor is None
+        return self.is_planned or self._is_due
 
     def run(self, leaves: Sequence[Any], teams: Teams, plain: Callable[[], Any]) -> Any:
         """The model's result for these inputs."""
@@ -144,12 +155,17 @@ class Entry:
 
     def follow(self, teams: Teams) -> None:
         """Plans for another allocation, from the costs known; real calls settle whether it runs."""
-        if teams is self._teams:
+        if teams is self._teams and not self._is_due:
             return
+        self._is_due = False
         assert self.case is not None
         assert self.decision is not None
         num_cores = len(teams.cpus)
         measured = self.decision.measured or self.decision.call_costs
+        found = kept_for(self.case, teams)
+        if found is not None:
+            self.decision, self._race, self._teams = found, None, teams
+            return
         costs = resized(measured, widths_for(num_cores))
         tasks, plans = candidate_plans(self.case.program, costs, num_cores, self.case.kind)
         plan = plans.get("moldable")
@@ -224,6 +240,7 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
             case = _captured_case(request, [_outside_inference(leaf) for leaf in leaves], spec, teams)
             with case.bound.untouched():
                 different = why_different(case)
+            different = different or (_why_tied(case, spec) if request.kind.grad else "")
             if different:
                 return Entry(reason=different)
             return _borrowed(request, case, teams) or Entry(case.bound, decide(case, teams), case, teams)
@@ -234,6 +251,26 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
         return Entry(reason=f"planning failed: {type(problem).__name__}: {lines[0][:200]}")
 
 
+def _why_tied(case: Case, spec: Any) -> str:
+    """Why results must keep their ties: what writes to one reaches the gradients of the other."""
+    bound = case.bound
+    leaves = bound.fresh_leaves(case.leaves)
+    with bound.untouched():
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        results = pytree.tree_leaves(bound.module(*args, **kwargs))
+    values = bound.values(leaves)
+    tensors = {id(one): one for one in [*values, *results] if isinstance(one, torch.Tensor)}
+    brought = {id(one) for one in values}
+    storages = [one.untyped_storage()._cdata for key, one in tensors.items() if key in brought]
+    for one in {id(one): one for one in results if isinstance(one, torch.Tensor)}.values():
+        if id(one) in brought:
+            continue  # goes out as it came
+        if one.untyped_storage()._cdata in storages:
+            return "what it returns shares memory with an input, a parameter or another result"
+        storages.append(one.untyped_storage()._cdata)
+    return ""
+
+
 def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Teams) -> Case:
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     captured = capture(request.module, args, kwargs)
@@ -241,17 +278,22 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
         raise CannotCapture("export orders its inputs otherwise")
     bound, kind, options = Bound(captured, request.module), request.kind, request.options
     modes = f"{kind.grad} {kind.autocast} {options['run']}"
+
+    def key_for(num_cores: int) -> str:
+        return kept_costs.kept_key(
+            captured.fingerprint, num_cores, torch.__version__, request.executor, modes
+        )
+
     return Case(
         bound,
         leaves,
         _plain_call(request.module, bound, leaves, spec),
         request.executor,
-        kept_costs.kept_key(
-            captured.fingerprint, len(teams.cpus), torch.__version__, request.executor, modes
-        ),
+        key_for(len(teams.cpus)),
         bool(options["keep"]),
         float(options["planning_s"]) * (_SHARE_WHILE_CALLED if request.others else 1.0),
         options["run"] == "planned",
+        key_for,
     )
 
 

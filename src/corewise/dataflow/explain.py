@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Sequence, Tuple
 
+from corewise.dataflow.bounds import lower_bound_s
 from corewise.dataflow.program import Program
-from corewise.dataflow.schedule import Plan, Task
+from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.tasks import CallCosts, task_costs
 
 _MOST_NAMES = 3
@@ -35,7 +36,10 @@ def plan_rows(
     for step in plan.steps:
         lane = plan.lanes[step.lane]
         taken = cpus[lane.first : lane.first + lane.width]
-        where = f"{taken[0]}-{taken[-1]}" if len(taken) > 1 else str(taken[0])
+        if len(taken) < lane.width:  # these CPUs were taken away
+            where = ""
+        else:
+            where = f"{taken[0]}-{taken[-1]}" if len(taken) > 1 else str(taken[0])
         cost = by_task[step.task]
         others = "  ".join(f"{width}: {1e3 * s:.3g}" for width, s in sorted(cost.items()))
         rows.append(
@@ -65,6 +69,13 @@ def candidate_lines(times_s: Mapping[str, float], expected_s: Mapping[str, float
     return table(("candidate", "ms", "expected", ""), rows)
 
 
+def _allocation_line(num_planned: int, num_now: int) -> str:
+    now = f"this process may use {num_now} now"
+    if num_now == 1:
+        return f"planned for {num_planned} cores; {now}, and the module itself runs"
+    return f"planned for {num_planned} cores; {now}, which the next call looks at"
+
+
 def described(
     program: Program,
     tasks: Sequence[Task],
@@ -77,10 +88,14 @@ def described(
     bound_s: float,
 ) -> str:
     """The whole explanation of one kind of inputs."""
+    num_cores = plan.lanes[CALLER].width if plan is not None else max(map(max, costs), default=len(cpus))
+    bound_s = bound_s or lower_bound_s(tasks, task_costs(tasks, costs), num_cores)
     lines = [
-        f"{len(program.calls)} operators in {len(tasks)} task{'s' * (len(tasks) != 1)} on {len(cpus)} cores; "
+        f"{len(program.calls)} operators in {len(tasks)} task{'s' * (len(tasks) != 1)} on {num_cores} cores; "
         f"no schedule of them ends before {1e3 * bound_s:.3g} ms"
     ]
+    if num_cores != len(cpus):
+        lines.append(_allocation_line(num_cores, len(cpus)))
     if times_s:
         lines += candidate_lines(times_s, expected_s, chosen)
         reached = times_s[chosen]
@@ -88,6 +103,8 @@ def described(
             lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of the bound")
     elif plan is not None:
         lines.append(f"the plan should take {1e3 * plan.expected_s:.3g} ms; it was not timed beside others")
+    elif expected_s:
+        lines.append("tried on real calls, no plan was faster by enough")
     else:
         lines.append(
             "no plan differs from plain execution: every task is best at full width, one after the other"

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from corewise.dataflow.lanes import widths_for
+from corewise.dataflow.plan import is_valid
 from corewise.dataflow.schedule import Lane, Plan, Step, Task
 
-SCHEMA = 1
+SCHEMA = 2
+PLAIN = "plain"
+_CLEAR = 0.10  # plain execution faster by this share is not raced again
+_STEADY = 0.20  # nor where its runs lay closer than this
 # What a process starts with that changes what operators take.
 _ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "ATEN_CPU")
 
@@ -31,6 +37,16 @@ class Kept:
     plan: Optional[Plan]
     times_s: Dict[str, float]
     bound_s: float
+    spread: float = 0.0  # of plain execution's runs: between their quarters, as a share of the median
+    num_races: int = 1  # that chose so, one a start
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether plain execution won narrowly, or while something else disturbed it."""
+        rivals = [s for name, s in self.times_s.items() if name != PLAIN]
+        if self.plan is not None or not rivals:
+            return False
+        return min(rivals) < (1 + _CLEAR) * self.times_s[PLAIN] or self.spread > _STEADY
 
 
 def kept_key(fingerprint: str, num_cpus: int, torch_version: str, executor: str, modes: str) -> str:
@@ -61,10 +77,35 @@ def load(key: str, num_calls: int) -> Optional[Kept]:
     """What was kept under this key, if it is whole and fits."""
     try:
         kept = _read(json.loads((folder() / f"{key}.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError):
         return None
+    return kept if len(kept.call_costs) == num_calls and _is_whole(kept) else None
+
+
+def _is_whole(kept: Kept) -> bool:
+    """Whether all numbers are such as planning finds, and all belong together."""
+    widths = set(kept.call_costs[0]) if kept.call_costs else {1}
+    if not widths or min(widths) < 1 or any(set(cost) != widths for cost in kept.call_costs):
+        return False
+    if sorted(widths) != list(widths_for(max(widths))) or not _are_times(
+        [s for cost in kept.call_costs for s in cost.values()], least=0.0
+    ):
+        return False
+    if not _are_times(kept.times_s.values()) or not _are_times([kept.bound_s, kept.spread], least=0.0):
+        return False
+    if kept.times_s and not {PLAIN, kept.chosen} <= kept.times_s.keys():
+        return False
     calls = sorted(call for task in kept.tasks for call in task.calls)
-    return kept if len(kept.call_costs) == num_calls and calls == list(range(num_calls)) else None
+    if calls != list(range(len(kept.call_costs))) or not all(task.calls for task in kept.tasks):
+        return False
+    if kept.plan is None:
+        return kept.chosen == PLAIN
+    fits = _are_times([kept.plan.expected_s], least=0.0) and is_valid(kept.plan, kept.tasks, max(widths))
+    return fits and kept.chosen != PLAIN and all(lane.width in widths for lane in kept.plan.lanes)
+
+
+def _are_times(seconds: Iterable[float], least: float = 1e-9) -> bool:
+    return all(math.isfinite(one) and one >= least for one in seconds)
 
 
 def save(key: str, kept: Kept) -> None:
@@ -99,6 +140,8 @@ def _read(data: Mapping[str, Any]) -> Kept:
         plan=_read_plan(plan) if plan else None,
         times_s={str(name): float(s) for name, s in data["times_s"].items()},
         bound_s=float(data["bound_s"]),
+        spread=float(data["spread"]),
+        num_races=int(data["num_races"]),
     )
 
 

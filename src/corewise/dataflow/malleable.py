@@ -9,7 +9,7 @@ import copy
 import os
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import nn
@@ -24,8 +24,11 @@ from corewise.dataflow.timeline import Ran, written_trace
 from corewise.dataflow.watch import ModuleWatch, why_not
 
 PLANNING_S = 20.0  # at most so much for the first plan, capture apart
-_MOST_KINDS = 16  # of inputs that are planned for; others run as they are
+MOST_KINDS = 16  # of inputs that have a plan
+COMINGS = 4  # of another kind, while one that has a plan stays away, for it to take that one's place
 _MOST_SEEN = 1000
+LONG_SINCE = 200  # calls without a change of the module, after which the next one is planned for at once
+_LONGEST_WAIT = 1 << 16  # calls
 Inputs = Union[torch.Tensor, Sequence[Any], Mapping[str, Any], None]
 
 
@@ -65,6 +68,19 @@ def _as_call(inputs: Inputs) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
     return (inputs,), {}
 
 
+class _Comings:
+    """How often inputs of a kind came while the plan that was used least lay idle."""
+
+    def __init__(self, call: int) -> None:
+        self.since, self.num = call, 1
+
+    def again(self, call: int, oldest_use: int) -> int:
+        """Counts this call, from 1 where that plan was used meanwhile."""
+        if call != self.since:
+            self.since, self.num = (call, 1) if oldest_use > self.since else (self.since, self.num + 1)
+        return self.num
+
+
 class Malleable:
     """A module with a plan for each kind of inputs it has met; attributes are those of the module."""
 
@@ -92,7 +108,8 @@ class Malleable:
         self._finalizer = weakref.finalize(self, _release, self._held)
         self._watch = ModuleWatch(module)
         self._entries: Dict[Any, Entry] = {}
-        self._seen: Set[Any] = set()  # inputs that came before, whether planned for or not
+        self._seen: Dict[Any, _Comings] = {}  # inputs that came before, whether planned for or not
+        self._num_calls = self._num_changes = self._changed_at = self._plans_from = 0
         self._last: Optional[Entry] = None
         if self._why_never:
             note_once(f"{type(module).__name__} runs as it is: {self._why_never}")
@@ -103,7 +120,7 @@ class Malleable:
             return self._module(*args, **kwargs)
         with self._guard:
             entry, leaves = self._entry(args, kwargs)
-            teams = self._teams() if entry is not None and entry.is_planned else None
+            teams = self._teams() if entry is not None and entry.may_plan(len(self._cpus_now())) else None
             if entry is not None and teams is not None:
                 entry.follow(teams)
                 self._last = entry
@@ -117,9 +134,10 @@ class Malleable:
         """Captures, measures and plans for inputs like these, in the present modes."""
         if not self._why_plain_now():
             leaves, form = flattened(args, kwargs)
-            kind = Kind.of(leaves, form, self._watch.state())
             with self._guard:
-                if kind is not None and kind not in self._entries:
+                self._notice_changes()
+                kind = Kind.of(leaves, form, self._watch.state())
+                if not self._why_plain_now() and kind is not None and kind not in self._entries:
                     self._plan(kind, args, kwargs, is_asked=True)
         return self
 
@@ -137,9 +155,10 @@ class Malleable:
         return runs_under_others_control()
 
     def _entry(self, args: Any, kwargs: Any) -> Tuple[Optional[Entry], Sequence[Any]]:
-        if not self._watch.is_whole():
-            self._forget()
         leaves, form = flattened(args, kwargs)
+        self._num_calls += 1
+        if self._notice_changes() and self._why_plain_now():
+            return None, leaves
         kind = Kind.of(leaves, form, self._watch.state())
         if kind is None:
             return None, leaves
@@ -148,24 +167,38 @@ class Malleable:
             entry = None  # there are more now
         if entry is None and self._is_worth_planning(kind):
             entry = self._plan(kind, args, kwargs)
+        if entry is not None:
+            entry.used_at = self._num_calls
         return entry, leaves
 
     def _is_worth_planning(self, kind: Kind) -> bool:
         """Whether inputs of this kind have come before, in any mode, or are the first of all."""
-        if len(self._entries) >= _MOST_KINDS:
-            return False
-        comes_again = not self._entries or kind.inputs in self._seen
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen.add(kind.inputs)
-        return comes_again
+        known = self._seen.get(kind.inputs)
+        came = self._seen[kind.inputs] = known or _Comings(self._num_calls)
+        if self._num_calls < self._plans_from:
+            return False
+        if len(self._entries) < MOST_KINDS:
+            return not self._entries or known is not None
+        oldest = min(entry.used_at for entry in self._entries.values())
+        return came.again(self._num_calls, oldest) >= COMINGS
 
     def _plan(self, kind: Kind, args: Any, kwargs: Any, is_asked: bool = False) -> Entry:
-        self._seen.add(kind.inputs)
+        self._seen.setdefault(kind.inputs, _Comings(self._num_calls))
+        if kind not in self._entries and len(self._entries) >= MOST_KINDS:
+            del self._entries[min(self._entries, key=lambda one: self._entries[one].used_at)]
         teams = self._teams()
         others = () if is_asked else tuple(self._entries.values())
         request = Request(self._module, args, kwargs, kind, self._kind_of_executor, self._options, others)
-        entry = self._entries[kind] = prepared(request, teams)
+        if self._watch.has_hidden_parameters:
+            entry = Entry(reason="it holds parameters that are not registered with a module")
+        else:
+            entry = prepared(request, teams)
+            after = ModuleWatch(self._module)  # export puts equal tuples in the place of those it found
+            self._watch = after if after.is_like(self._watch) else self._watch
+        self._entries[kind] = entry
+        entry.used_at = self._num_calls
         self._last = entry
         if entry.reason:
             note_once(f"{type(self._module).__name__} runs as it is: {entry.reason}")
@@ -185,10 +218,25 @@ class Malleable:
         self._held.append(shared_teams(cpus))
         return self._held[0]
 
-    def _forget(self) -> None:
+    def _notice_changes(self) -> bool:
+        """Forgets plans for what the module no longer is; whether anything about it has changed."""
+        watch = self._watch
+        if watch.is_same() or watch.moved_only():
+            return False
         self._watch = ModuleWatch(self._module)
-        self._entries.clear()
+        if self._watch.is_like(watch):
+            return True
+        if self._watch.modules != watch.modules:
+            self._entries.clear()
+        else:  # what ran as it is still does: a module that changes itself is not planned for at each call
+            self._entries = {kind: entry for kind, entry in self._entries.items() if entry.reason}
         self._why_never = why_not(self._module)
+        is_long_since = self._num_calls - self._changed_at > LONG_SINCE
+        self._num_changes = 1 if is_long_since else self._num_changes + 1
+        self._changed_at = self._num_calls
+        wait = min(1 << max(0, self._num_changes - 2), _LONGEST_WAIT) - 1
+        self._plans_from = self._num_calls + wait
+        return True
 
     def explain(self) -> str:
         """What runs for each kind of inputs met so far, and why."""
@@ -243,6 +291,18 @@ class Malleable:
     def __exit__(self, *problem: object) -> None:
         self.close()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in _OWN:
+            object.__delattr__(self, name)
+        else:
+            delattr(self._module, name)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_module" not in self.__dict__:
             raise AttributeError(name)
@@ -256,6 +316,14 @@ class Malleable:
 
     def __repr__(self) -> str:
         return f"malleable({self._module!r})"
+
+
+# What setting an attribute does not pass on to the module.
+_OWN = {
+    "_module", "_options", "_kind_of_executor", "_no_native", "_pid", "_why_never", "_allocation", "_guard",
+    "_held", "_finalizer", "_watch", "_entries", "_seen", "_last",
+    "_num_calls", "_num_changes", "_changed_at", "_plans_from",
+}  # fmt: skip
 
 
 def _rebuilt(module: nn.Module, options: Mapping[str, Any]) -> Malleable:

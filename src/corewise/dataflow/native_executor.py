@@ -14,7 +14,7 @@ from corewise.dataflow.native.build import CannotBuild, native_module
 from corewise.dataflow.native.interface import BoxedCall, NativeLanes, NativeSchedule, NativeStep
 from corewise.dataflow.program import Program, Ref
 from corewise.dataflow.schedule import CALLER, Plan, Task
-from corewise.dataflow.teams import Teams
+from corewise.dataflow.teams import Teams, also_in_team
 from corewise.dataflow.timeline import Span
 from corewise.dataflow.training import may_repeat, reversed_plan, training_obstacle
 
@@ -129,8 +129,10 @@ def native_lanes(teams: Teams) -> NativeLanes:
     """The C++ threads beside these teams; they end with them."""
     found = _lanes.get(teams)
     if found is None:
-        found = _lanes[teams] = native_module().Lanes()
+        native = native_module()
+        found = _lanes[teams] = native.Lanes()
         teams.also_close(found.close)
+        also_in_team(native.is_inside_a_run)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 import torch
 
 _SEEDED = getattr(torch.Tag, "nondeterministic_seeded", None)
+_KNOWN_NAMESPACES = {"aten", "prims", "quantized", "quantized_decomposed", "onednn", "mkldnn", "torchvision"}
 # Operators that write to arguments though their schemas do not say so, when the named flag is set.
 _UNMARKED_WRITES = {
     "aten::batch_norm": ("training", ("running_mean", "running_var")),
@@ -39,6 +40,11 @@ def is_known(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def is_torchs_own(target: Any) -> bool:
+    """Whether what it does is known; a custom operator may draw numbers or keep a state of its own."""
+    return target.namespace in _KNOWN_NAMESPACES
+
+
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call takes numbers from torch's generator."""
     if _SEEDED is None or _SEEDED not in target.tags:
@@ -58,6 +64,11 @@ def written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> List
     if flag and given.get(flag):
         found += [given.get(name) for name in names]
     return found
+
+
+def changes_contents(target: Any) -> bool:
+    """Whether it writes numbers to what it writes to; a torch.tensor(...) in a graph ends in a detach_."""
+    return bool(target._schema.name != "aten::detach_")
 
 
 def num_returns(target: Any) -> int:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
 from corewise.dataflow.adaptive import Allocation
 from corewise.dataflow.lanes import slots, widths_for
-from corewise.dataflow.modes import current_modes, runs_under_others_control
+from corewise.dataflow.modes import Modes, current_modes, runs_under_others_control
 from corewise.dataflow.schedule import Lane
 from corewise.dataflow.teams import Teams, in_team, shared_teams
 
@@ -50,9 +50,9 @@ _place: List[_Place] = []
 def parallel(*branches: Callable[[], Any]) -> Tuple[Any, ...]:
     """What each of these functions returns, run together, each with its share of the cores.
 
-    The first exception in the order of the branches is raised once all have ended. Called from a branch, or
-    while a program is being captured, they run one after the other. Branches that draw random numbers do so
-    in no fixed order.
+    The first exception in the order of the branches is raised once all have ended. Called from a branch,
+    while another thread's branches run, or while a program is being captured, they run one after the other.
+    Branches that draw random numbers do so in no fixed order.
     """
     teams = None
     if len(branches) > 1 and not in_team() and not runs_under_others_control():
@@ -61,7 +61,15 @@ def parallel(*branches: Callable[[], Any]) -> Tuple[Any, ...]:
         teams = _place[0].teams()
     if teams is None or teams.pid != os.getpid():
         return tuple(branch() for branch in branches)
-    return _together(branches, teams)
+    try:
+        if teams.lock.acquire(blocking=False):
+            teams.runs_branches = True
+            return _together(branches, teams)
+    finally:
+        if teams.is_mine():  # in_team() has told that it was not before
+            teams.runs_branches = False
+            teams.lock.release()
+    return tuple(branch() for branch in branches)  # whoever holds the teams may be waiting for this thread
 
 
 def close_parallel() -> None:
@@ -74,15 +82,29 @@ def _share(num_branches: int, num_cores: int) -> int:
     return max(width for width in widths_for(num_cores) if width <= max(1, num_cores // num_branches))
 
 
+class _Job:
+    """A team's share of the branches, which it runs unless the caller has taken it back."""
+
+    def __init__(self) -> None:
+        self.claim, self.ended = threading.Lock(), threading.Lock()
+        self.ended.acquire()
+
+    def run(self, modes: Modes, work: Callable[[], None]) -> None:
+        if self.claim.acquire(blocking=False):
+            try:
+                with modes.entered():
+                    work()
+            finally:
+                self.ended.release()
+
+
 def _together(branches: Tuple[Callable[[], Any], ...], teams: Teams) -> Tuple[Any, ...]:
     num_cores = len(teams.cpus)
     width = _share(len(branches), num_cores)
-    places = slots(width, num_cores)
     results: List[Any] = [None] * len(branches)
     problems: List[Optional[BaseException]] = [None] * len(branches)
     waiting = list(range(len(branches) - 1, -1, -1))  # popped from the end: in the order given
     modes = current_modes()
-    done = [threading.Lock() for _ in places]
 
     def work() -> None:
         while True:
@@ -96,47 +118,41 @@ def _together(branches: Tuple[Callable[[], Any], ...], teams: Teams) -> Tuple[An
                 problems[number] = problem
                 waiting.clear()
 
-    def job(lock: threading.Lock) -> None:
-        try:
-            with modes.entered():
-                work()
-        finally:
-            lock.release()
+    takes_part = width == 1  # a team that goes N, 1, N keeps its threads; other widths would end them
+    places = slots(width, num_cores)[1 if takes_part else 0 : len(branches)]
+    jobs = [_Job() for _ in places]
 
-    with teams.lock:
-        takes_part = width == 1  # a team that goes N, 1, N keeps its threads; other widths would end them
-        given = []
-        for place, lock in list(zip(places, done))[1 if takes_part else 0 : len(branches)]:
-            lock.acquire()
-            teams.team(Lane(place, width)).give(lambda lock=lock: job(lock))  # type: ignore[misc]
-            given.append(lock)
-        _take_part(takes_part, work, given, waiting)
+    def begin() -> None:
+        for place, job in zip(places, jobs):
+            teams.team(Lane(place, width)).give(lambda job=job: job.run(modes, work))  # type: ignore[misc]
+        if takes_part:
+            torch.set_num_threads(1)
+            work()
+
+    _run_all(begin, jobs, waiting)
     first = next((problem for problem in problems if problem is not None), None)
     if first is not None:
         raise first
     return tuple(results)
 
 
-def _take_part(
-    takes_part: bool, work: Callable[[], None], given: List[threading.Lock], waiting: List[int]
-) -> None:
+def _run_all(begin: Callable[[], None], jobs: Sequence[_Job], waiting: List[int]) -> None:
     """The caller's own share, then waiting for the others; an interrupt is raised when they have ended."""
     full_width = torch.get_num_threads()
     interrupt: Optional[BaseException] = None
     try:
-        if takes_part:
-            torch.set_num_threads(1)
-            work()
+        begin()
     except BaseException as problem:
         interrupt = problem
         waiting.clear()
     finally:
-        if takes_part:
+        if torch.get_num_threads() != full_width:
             torch.set_num_threads(full_width)
-    for lock in given:
+    for job in jobs:
         while True:
             try:
-                lock.acquire()
+                if interrupt is None or not job.claim.acquire(blocking=False):  # else it never began
+                    job.ended.acquire()
                 break
             except BaseException as problem:
                 interrupt = problem

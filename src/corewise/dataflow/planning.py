@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.bounds import lower_bound_s
-from corewise.dataflow.choose import best_of, timed_in_turns, typical
+from corewise.dataflow.choose import best_of, spread, timed_in_turns, typical
 from corewise.dataflow.cost import measure_costs
 from corewise.dataflow.feedback import corrected
-from corewise.dataflow.kept_costs import Kept
+from corewise.dataflow.kept_costs import PLAIN, Kept
 from corewise.dataflow.lanes import widths_for
-from corewise.dataflow.plan import fixed, is_valid, moldable
+from corewise.dataflow.plan import fixed, moldable
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.tasks import CallCosts, merged, task_costs
@@ -28,10 +28,11 @@ from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
 from corewise.dataflow.training_cost import measure_backward, with_backward
 
-PLAIN = "plain"
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
+_MOST_RACES = 3  # over as many starts, where plain execution wins narrowly
+_raced: Set[str] = set()  # keys of what was raced since this process started
 _MEASURING, _MEASURING_BACK, _RACING = 0.45, 0.2, 0.35  # shares of the time planning may take
 
 
@@ -49,6 +50,7 @@ class Decision:
     planning_s: float = 0.0
     was_kept: bool = False
     measured: Optional[Tuple[Dict[int, float], ...]] = None  # costs as measured, where these are derived
+    spread: float = 0.0  # of plain execution's runs
 
     @property
     def plan(self) -> Optional[Plan]:
@@ -68,6 +70,7 @@ class Case:
     keeps: bool
     budget_s: float
     runs_plan: bool = False  # whatever plain execution takes
+    key_for: Optional[Callable[[int], str]] = None  # the key on another number of cores
 
     @property
     def program(self) -> Program:
@@ -89,23 +92,46 @@ class Case:
 def decide(case: Case, teams: Teams) -> Decision:
     """The best of plain execution, fixed settings and plans of changing widths."""
     start = time.perf_counter()
-    found = _kept_decision(case, teams) if case.keeps else None
-    if found is not None and case.runs_plan and found.plan is None:
-        found = None
-    if found is None:
+    kept = _fitting(case, case.key, teams) if case.keeps else None
+    if kept is not None and case.runs_plan and kept.plan is None:
+        kept = None
+    if kept is not None and not _is_raced_again(case, kept):
+        found = _of_kept(case, kept, teams)
+    else:
         with teams.lock, case.bound.untouched():
-            found = _measured_decision(case, teams)
+            found = _decision(case, teams, kept.call_costs if kept else None)
         if case.keeps:
-            kept = Kept(found.call_costs, found.tasks, found.chosen, found.plan, found.times_s, found.bound_s)
-            kept_costs.save(case.key, kept)
+            _raced.add(case.key)
+            kept_costs.save(case.key, _to_keep(found, kept.num_races + 1 if kept else 1))
     found.planning_s = time.perf_counter() - start
     return found
 
 
-def _kept_decision(case: Case, teams: Teams) -> Optional[Decision]:
-    kept = kept_costs.load(case.key, len(case.program.calls))
-    if kept is None or (kept.plan is not None and not is_valid(kept.plan, kept.tasks, len(teams.cpus))):
+def kept_for(case: Case, teams: Teams) -> Optional[Decision]:
+    """What an earlier start found for as many cores as these teams have."""
+    if not case.keeps or case.key_for is None:
         return None
+    kept = _fitting(case, case.key_for(len(teams.cpus)), teams)
+    if kept is None or kept.is_doubtful or (case.runs_plan and kept.plan is None):
+        return None
+    return _of_kept(case, kept, teams)
+
+
+def _is_raced_again(case: Case, kept: Kept) -> bool:
+    """Whether plain execution won so narrowly that this start looks again, from the costs kept."""
+    return kept.is_doubtful and kept.num_races < _MOST_RACES and case.key not in _raced
+
+
+def _fitting(case: Case, key: str, teams: Teams) -> Optional[Kept]:
+    """What was kept, if it is what planning this program on these cores gives."""
+    kept = kept_costs.load(key, len(case.program.calls))
+    if kept is None or any(max(cost) != len(teams.cpus) for cost in kept.call_costs):
+        return None
+    overhead_s = _OVERHEADS_PER_TASK * executors.handover_s(case.kind)
+    return kept if kept.tasks == merged(case.program, kept.call_costs, overhead_s) else None
+
+
+def _of_kept(case: Case, kept: Kept, teams: Teams) -> Decision:
     executor = None
     if kept.plan is not None:
         executor = executors.make(case.kind, case.program, kept.tasks, kept.plan, teams)
@@ -114,19 +140,47 @@ def _kept_decision(case: Case, teams: Teams) -> Optional[Decision]:
     )
 
 
-def _measured_decision(case: Case, teams: Teams) -> Decision:
-    started, num_cores = time.perf_counter(), len(teams.cpus)
-    kinds = case.bound.captured.kinds
-    costs = measure_costs(
-        case.program, kinds, case.values, teams, widths_for(num_cores), _MEASURING * case.budget_s
+def _to_keep(found: Decision, num_races: int) -> Kept:
+    return Kept(
+        found.call_costs,
+        found.tasks,
+        found.chosen,
+        found.plan,
+        found.times_s,
+        found.bound_s,
+        found.spread,
+        num_races,
     )
+
+
+def _decision(case: Case, teams: Teams, costs: Optional[Tuple[Dict[int, float], ...]]) -> Decision:
+    started = time.perf_counter()
+    was_kept = costs is not None
+    if costs is None:
+        costs = _measured(case, teams)
+    found = (
+        _planned_decision(case, teams, costs)
+        if case.runs_plan
+        else _raced_decision(case, teams, costs, started)
+    )
+    found.was_kept = was_kept
+    return found
+
+
+def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
+    kinds, widths = case.bound.captured.kinds, widths_for(len(teams.cpus))
+    costs = measure_costs(case.program, kinds, case.values, teams, widths, _MEASURING * case.budget_s)
     if case.is_training and not case.runs_plan:
-        back = measure_backward(
-            case.program, kinds, case.values, teams, widths_for(num_cores), _MEASURING_BACK * case.budget_s
-        )
+        budget_s = _MEASURING_BACK * case.budget_s
+        back = measure_backward(case.program, kinds, case.values, teams, widths, budget_s)
         costs = with_backward(costs, back)
-    if case.runs_plan:
-        return _planned_decision(case, teams, costs)
+    return costs
+
+
+def _raced_decision(
+    case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...], started: float
+) -> Decision:
+    num_cores = len(teams.cpus)
     tasks, plans = candidate_plans(case.program, costs, num_cores, case.kind)
     runs = {name: executors.make(case.kind, case.program, tasks, plan, teams) for name, plan in plans.items()}
     if "moldable" in runs and not case.is_training:  # once more with what its tasks took beside each other
@@ -149,6 +203,7 @@ def _measured_decision(case: Case, teams: Teams) -> Decision:
         {name: typical(ones) for name, ones in times.items()} if runs else {},
         {name: plan.expected_s for name, plan in plans.items()},
         lower_bound_s(tasks, task_costs(tasks, costs), num_cores),
+        spread=spread(times[PLAIN]),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -61,12 +61,19 @@ class PythonExecutor:
     def run(self, values: List[Any]) -> None:
         """Computes the program's values in place; on return the outputs are among them."""
         run = _Run(self, values)
-        try:
-            run.start()
-            run.run_caller()
-        except BaseException as problem:  # Ctrl-C while waiting
-            run.fail(len(self.steps), problem)
-        run.wait_for_workers()
+        begins, interrupt = True, None
+        while True:
+            try:
+                if begins:
+                    begins = False
+                    run.start()
+                    run.run_caller()
+                if interrupt is not None:
+                    run.fail(len(self.steps), interrupt)
+                run.wait_for_workers()
+                break
+            except BaseException as problem:  # Ctrl-C, wherever it comes
+                interrupt = problem
         self.spans = run.spans
         if run.problem is not None:
             raise run.problem
@@ -115,7 +122,7 @@ class _Run:
             if step.num_after and step.number not in executor.first_of:
                 gate = self.gates[step.number] = threading.Lock()
                 gate.acquire()
-        self.num_active = 0  # workers that have begun and not ended
+        self.active: Set[threading.Lock] = set()  # claims on shares of workers, not yet ended
         self.idle = threading.Lock()
         self.idle.acquire()
         self.waits_for_idle = False
@@ -131,11 +138,17 @@ class _Run:
 
     def _begin(self, first_step: int) -> None:
         thread = self.executor.first_of[first_step]
-        with self.mutex:
-            if self.problem is not None:
-                return
-            self.num_active += 1
-        self.executor.workers[thread].give(lambda: self._run_worker(thread))
+        claim = threading.Lock()  # who closes it sees to the end: the worker, or we if interrupted
+        try:
+            with self.mutex:
+                if self.problem is not None:
+                    return
+                self.active.add(claim)
+            self.executor.workers[thread].give(lambda: self._run_worker(thread, claim))
+        except BaseException:
+            if claim.acquire(blocking=False):
+                self._end(claim)
+            raise
 
     def run_caller(self) -> None:
         """The steps of the calling thread: those at full width, and of a lane one core wide."""
@@ -154,18 +167,23 @@ class _Run:
             if width != full_width:
                 torch.set_num_threads(full_width)
 
-    def _run_worker(self, thread: int) -> None:
+    def _run_worker(self, thread: int, claim: threading.Lock) -> None:
+        if not claim.acquire(blocking=False):
+            return
         try:
             with self.modes.entered():
                 for step in self.executor.by_thread[thread]:
                     if not self._run_step(step):
                         break
         finally:
-            with self.mutex:
-                self.num_active -= 1
-                if self.num_active == 0 and self.waits_for_idle:
-                    self.waits_for_idle = False
-                    self.idle.release()
+            self._end(claim)
+
+    def _end(self, claim: threading.Lock) -> None:
+        with self.mutex:
+            self.active.discard(claim)
+            if not self.active and self.waits_for_idle:
+                self.waits_for_idle = False
+                self.idle.release()
 
     def _run_step(self, step: _Step) -> bool:
         gate = self.gates.get(step.number)
@@ -215,13 +233,10 @@ class _Run:
                 gate.release()
 
     def wait_for_workers(self) -> None:
-        """Returns when no worker touches the values any more; an interrupt meanwhile is kept for later."""
+        """Returns when no worker touches the values any more; after an interrupt it is called again."""
         while True:
             with self.mutex:
-                if self.num_active == 0:
+                if not self.active:
                     return
                 self.waits_for_idle = True
-            try:
-                self.idle.acquire()
-            except BaseException as problem:
-                self.fail(len(self.executor.steps), problem)
+            self.idle.acquire()

@@ -5,12 +5,21 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+import dataclasses
+from typing import Any, List, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from corewise.dataflow.generated import lifetimes, task_function
+from corewise.dataflow.module_state import NUMPY_RANDOM, PYTHON_RANDOM, ModuleState
+from corewise.dataflow.own_backward import (
+    Gradients,
+    gradients,
+    noting_hooks,
+    own_backward,
+    why_gradients_differ,
+)
 from corewise.dataflow.planning import Case
 from corewise.dataflow.schedule import Task
 
@@ -20,41 +29,105 @@ _COARSE = 2e-2  # half precision
 
 
 def why_different(case: Case) -> str:
-    """Empty when module and program agree on the example, else what differs; seeds start alike."""
-    before = _python_state(case.bound.module)
-    with case.bound.untouched():
-        expected = case.call_plain()
-    changed = _changed(before, case.bound.module)
-    if changed:
-        return f"its forward changes attributes ({changed}), which replayed operators would not"
+    """Empty when module and program agree on the example, else what differs; seeds start alike.
+
+    The module's attributes, its tensors and all generators are afterwards as before.
+    """
+    before = ModuleState(case.bound.module)
+    try:
+        with case.bound.untouched(), noting_hooks() as hooked:
+            plain = case.call_plain()
+            reason = _own_backward(case, plain, hooked) or _state_lost(case, before)
+            if reason:
+                return reason
+            expected = _Run.of(case, plain)
+        del plain  # and the history it holds
+        reason = _own_backward_of_frozen(case)
+        if reason:
+            return reason
+    finally:
+        before.restore()
     values = case.values()
     whole = Task(tuple(range(len(case.program.calls))), ())
     own, _, _ = lifetimes(case.program, [whole])
     task_function(case.program, whole, own[0])(values)
-    return compared(expected, case.bound.result(values))
+    got = _Run.of(case, case.bound.result(values))
+    return compared(expected.result, got.result) or _why_other_gradients(expected, got)
 
 
-def _python_state(module: torch.nn.Module) -> List[Dict[str, Any]]:
-    return [{**part.__dict__, **part._buffers} for part in module.modules()]
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What one run gave."""
+
+    result: Any  # without history
+    has_gradients: Tuple[bool, ...]  # of the result's tensors
+    gradients: Gradients
+
+    @classmethod
+    def of(cls, case: Case, result: Any) -> _Run:
+        leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        found = gradients(result, _brought(case)) if torch.is_grad_enabled() else ()
+        bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+        return cls(bare, tuple(one.requires_grad for one in leaves), found)
 
 
-def _changed(before: List[Dict[str, Any]], module: torch.nn.Module) -> str:
-    """The names of attributes that are no longer what they were, of plain values or by identity."""
-    found: List[str] = []
-    for old, new in zip(before, _python_state(module)):
-        for name in old.keys() | new.keys():
-            one, two = old.get(name), new.get(name)
-            is_same = one is two or (isinstance(one, (int, float, str, tuple)) and _is_equal(one, two))
-            if not is_same:
-                found.append(name)
-    return ", ".join(sorted(set(found))[:3])
+def _brought(case: Case) -> List[torch.Tensor]:
+    """The tensors that go in and may have gradients."""
+    copied = set(case.bound.captured.written) & set(case.program.inputs)  # each run has its own
+    values = [one for number, one in enumerate(case.bound.values(case.leaves)) if number not in copied]
+    found = {id(one): one for one in (*values, *case.bound.module.parameters())}
+    return [one for one in found.values() if isinstance(one, torch.Tensor) and one.requires_grad]
 
 
-def _is_equal(one: Any, two: Any) -> bool:
-    try:
-        return bool(one == two)
-    except Exception:  # tuples of tensors
-        return False
+def _own_backward_of_frozen(case: Case) -> str:
+    """What there would be in the way of a plan if parameters that have no gradients now had some."""
+    parameters = case.bound.module.parameters()
+    frozen = [one for one in parameters if not one.requires_grad and one.is_floating_point()]
+    if not torch.is_grad_enabled() or not frozen or any(one.is_inference() for one in frozen):
+        return ""
+    with case.bound.untouched(), noting_hooks() as hooked:
+        try:
+            for one in frozen:
+                one.requires_grad_(True)
+            return _own_backward(case, case.call_plain(), hooked)
+        except RuntimeError:  # what writes to them cannot be trained
+            return ""
+        finally:
+            for one in frozen:
+                one.requires_grad_(False)
+
+
+def _own_backward(case: Case, plain: Any, hooked: List[str]) -> str:
+    if not torch.is_grad_enabled():
+        return ""
+    name = own_backward(plain, _brought(case))
+    if name:
+        return f"it has a backward pass of its own ({name}), which replayed operators would not run"
+    if hooked:
+        return f"its forward hooks gradients ({hooked[0]}), which replayed operators would not"
+    return ""
+
+
+def _state_lost(case: Case, before: ModuleState) -> str:
+    values = case.bound.values(case.leaves)
+    written = [values[number] for number in case.bound.captured.written]
+    changed = before.changes(
+        {one.untyped_storage()._cdata for one in written if isinstance(one, torch.Tensor)}
+    )
+    drawn = [name for name in changed if name in (PYTHON_RANDOM, NUMPY_RANDOM)]
+    if drawn:
+        return f"its forward draws from {drawn[0]}, which replayed operators would not"
+    if changed:
+        return (
+            f"its forward changes attributes ({', '.join(changed[:3])}), which replayed operators would not"
+        )
+    return ""
+
+
+def _why_other_gradients(expected: _Run, got: _Run) -> str:
+    if expected.has_gradients != got.has_gradients:
+        return "its operators, replayed, give gradients for other results"
+    return why_gradients_differ(expected.gradients, got.gradients)
 
 
 def compared(expected: Any, got: Any) -> str:

@@ -53,11 +53,24 @@ class Team:
 
 
 _here = threading.local()
+_also_in_team: List[Callable[[], bool]] = []
+
+
+def also_in_team(is_inside: Callable[[], bool]) -> None:
+    """Has threads that are not made here, those of the C++ executor, tell that they run a plan."""
+    if is_inside not in _also_in_team:
+        _also_in_team.append(is_inside)
 
 
 def in_team() -> bool:
-    """Whether the calling thread is one of a team, which must not wait for other teams."""
-    return getattr(_here, "in_team", False)
+    """Whether the calling thread must not wait for teams: it is one of them, or they may wait for it.
+
+    So it is while it runs a plan or branches itself, and while branches run anywhere: code of the user's,
+    which may wait for any thread.
+    """
+    if getattr(_here, "in_team", False) or any(is_inside() for is_inside in _also_in_team):
+        return True
+    return any(teams.runs_branches or teams.is_mine() for teams in list(_shared.values()))
 
 
 def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None:
@@ -82,6 +95,7 @@ class Teams:
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self.num_users = 0
+        self.runs_branches = False  # of `parallel`
         self._teams: Dict[Tuple[int, int], Team] = {}
         self._others: List[Callable[[], None]] = []
         self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self.pid)
@@ -112,8 +126,26 @@ class Teams:
             self.num_users -= 1
             is_last = self.num_users <= 0
         if is_last:
-            with self.lock:  # not under a run
+            self._end_after_runs()
+
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds the lock."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    def _end_after_runs(self) -> None:
+        """Ends the threads, at once where nothing runs; a garbage collector that calls this never waits."""
+        if not self.is_mine() and self.lock.acquire(blocking=False):
+            try:
                 self._finalizer()
+            finally:
+                self.lock.release()
+            return
+        with contextlib.suppress(RuntimeError):  # at exit no thread starts, and all end by themselves
+            threading.Thread(target=self._end_when_free, daemon=True).start()
+
+    def _end_when_free(self) -> None:
+        with self.lock:
+            self._finalizer()
 
 
 def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]], pid: int) -> None:
@@ -127,7 +159,7 @@ def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]
 
 
 _shared: weakref.WeakValueDictionary[Tuple[int, ...], Teams] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
+_shared_lock = threading.RLock()  # a garbage collector may release teams while others are asked for
 
 
 def shared_teams(cpus: Sequence[int]) -> Teams:
@@ -142,7 +174,7 @@ def shared_teams(cpus: Sequence[int]) -> Teams:
 
 def _forget_in_child() -> None:
     global _shared_lock
-    _shared_lock = threading.Lock()
+    _shared_lock = threading.RLock()
     _shared.clear()
 
 

@@ -95,6 +95,7 @@ def dynamic_of(group: Group, standing: Standing) -> Dynamic | None:
             continue
         fixed = _fastest_of_settings(group, others)
         threads = group.numbers("threads")
+        changing = [i for i in changing if threads[i] != 1] or changing  # on one core no width can change
         return Dynamic(
             group=group,
             fixed=fixed,

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -13,6 +14,7 @@ import os
 import pkgutil
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -46,7 +48,7 @@ def native_module() -> NativeModule:
     with _lock:
         if "module" not in _loaded and "problem" not in _loaded:
             try:
-                _loaded["module"] = _load(_built())
+                _loaded["module"] = _loaded_module()
             except CannotBuild as problem:
                 _loaded["problem"] = str(problem)
         if "problem" in _loaded:
@@ -57,6 +59,18 @@ def native_module() -> NativeModule:
 def is_built() -> bool:
     """Whether it is there without building."""
     return "module" in _loaded or any(path.exists() for path in _kept(_folder(), _compiler()))
+
+
+def _loaded_module() -> Any:
+    path = _built()
+    try:
+        return _load(path)
+    except CannotBuild:
+        if _compiler() is None:
+            raise
+        with contextlib.suppress(OSError):
+            path.unlink()  # damaged; another process may have removed it already
+        return _load(_built())
 
 
 def _load(path: Path) -> Any:
@@ -84,6 +98,8 @@ def _built() -> Path:
         raise CannotBuild("Python's headers are missing (Python.h)")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for one in (folder, folder.parent):
+            _not_for_others(one)
         with _alone(folder):
             target = _kept(folder, compiler)[0]
             if not target.exists():  # another process may have been quicker
@@ -114,6 +130,7 @@ def _compile(compiler: str, target: Path) -> None:
                 ]
             ]
         )
+        _not_for_others(aside)
         os.replace(aside, target)
 
 
@@ -202,7 +219,38 @@ def _cache() -> Path:
         writable = os.access(folder, os.W_OK)
     except OSError:
         writable = False
-    return folder if writable else Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}"
+    return folder if writable else _temporary()
+
+
+def _temporary() -> Path:
+    """A folder for builds that only this user can write to: what lies there is loaded as code."""
+    folder = Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        builds = [one for one in folder.rglob("*") if one.suffix == ".so" or one.is_dir()]
+        if all(_is_only_mine(one) for one in (folder, *builds)):
+            return folder
+    if "private" not in _loaded:
+        _loaded["private"] = _private()
+    return _loaded["private"]  # type: ignore[no-any-return]
+
+
+def _is_only_mine(path: Path) -> bool:
+    found = path.lstat()
+    return found.st_uid == os.getuid() and not stat.S_ISLNK(found.st_mode) and not found.st_mode & 0o022
+
+
+def _not_for_others(path: Path) -> None:
+    """Takes the right to write from others, whatever the umask; not where the file is someone else's."""
+    if path.stat().st_uid == os.getuid():
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+
+
+def _private() -> Path:
+    """A new folder, removed at the end of the process."""
+    folder = tempfile.mkdtemp(prefix="corewise-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _compiler() -> Optional[str]:

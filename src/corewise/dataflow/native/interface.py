@@ -84,3 +84,6 @@ class NativeModule(Protocol):
         self, executor: object, recorded: object, task: int, cpus: List[int], repeats: int, limit_s: float, /
     ) -> Tuple[List[int], List[int]]:
         """Nanoseconds of a task's forward and backward on these CPUs."""
+
+    def is_inside_a_run(self) -> bool:
+        """Whether the calling thread is running a plan: one of the lanes, or who called it."""

@@ -223,6 +223,7 @@ PYBIND11_MODULE(corewise_native, module) {
   module.def("record", &record);
   module.def("measure", &measure);
   module.def("measure_training", &measure_training);
+  module.def("is_inside_a_run", [] { return inside_a_run; });
 }
 
 }  // namespace corewise

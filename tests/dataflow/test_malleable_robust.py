@@ -1,0 +1,310 @@
+"""Nothing waits for ever, a damaged file is as good as none, and plain execution is not the last word."""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.dataflow.made_models import Wide
+
+from corewise.dataflow import kept_costs, planning, teams
+from corewise.dataflow.kept_costs import Kept, load, save
+from corewise.dataflow.malleable import Malleable
+from corewise.dataflow.native import build
+from corewise.dataflow.parallel import close_parallel, parallel
+from corewise.dataflow.planning import decide
+from corewise.dataflow.program import Call, Program, Ref
+from corewise.dataflow.python_executor import PythonExecutor
+from corewise.dataflow.quiet import quiet_export
+from corewise.dataflow.schedule import Lane, Plan, Step, Task
+from corewise.dataflow.teams import Team, in_team, shared_teams
+
+Make = Callable[..., Malleable]
+LONGEST_S = 20  # far more than any of this takes; what deadlocks takes for ever
+KEPT = Kept(
+    ({1: 1.0, 2: 0.5}, {1: 0.25, 2: 0.2}),
+    (Task((0,), ()), Task((1,), (0,))),
+    "moldable",
+    Plan((Lane(0, 2), Lane(0, 1, True)), (Step(0, 0, ()), Step(1, 1, (0,))), 0.75),
+    {"plain": 0.9, "moldable": 0.8},
+    0.7,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def ended(job: Callable[[], Any]) -> Any:
+    """What a job gives; fails where it never ends."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(job()), daemon=True)
+    thread.start()
+    thread.join(LONGEST_S)
+    assert not thread.is_alive(), "it waits for ever"
+    return found[0]
+
+
+def both(x: torch.Tensor) -> torch.Tensor:
+    first, second = parallel(lambda: x * 2, lambda: x * 3)
+    return torch.as_tensor(first + second)
+
+
+def test_branches_marked_inside_a_plan_of_cpp_threads_run_one_after_the_other(native: None) -> None:
+    from corewise.dataflow.native_executor import NativeExecutor
+
+    with torch.library._scoped_library("corewise_robust", "DEF") as library:
+        library.define("both(Tensor x) -> Tensor")
+        library.impl("both", both, "CPU")
+        operator = torch.ops.corewise_robust.both.default
+        calls = tuple(Call(f"both_{n}", operator, (Ref(0),), {}, (n + 1,)) for n in range(3))
+        program = Program(calls, 4, (0,), {}, {}, (Ref(1), Ref(2), Ref(3)))
+        steps = tuple(Step(n, n, ()) for n in range(3))
+        plan = Plan((Lane(0, 2), Lane(0, 1), Lane(1, 1)), steps, 0.0)
+        held = shared_teams(sorted(os.sched_getaffinity(0))[:2])
+        executor = NativeExecutor(program, [Task((n,), ()) for n in range(3)], plan, held)
+
+        def run() -> list[Any]:
+            values = [torch.ones(2), None, None, None]
+            with held.lock:
+                executor.run(values)
+            return values[1:]
+
+        assert all(torch.equal(one, torch.full((2,), 5.0)) for one in ended(run))
+        held.release()
+        close_parallel()
+
+
+def test_a_branch_may_wait_for_a_thread_that_marks_branches() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        inner = ended(lambda: parallel(lambda: pool.submit(both, torch.ones(1)).result(5), in_team))
+    close_parallel()
+    assert inner[0].item() == 5
+    assert inner[1]
+    assert not in_team()
+
+
+def test_a_model_called_while_branches_wait_for_it_runs_as_it_is(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        fast = planned(model, x)
+        found = ended(lambda: parallel(lambda: pool.submit(fast, x).result(5), lambda: None))[0]
+        close_parallel()
+        torch.testing.assert_close(found, model(x))
+
+
+def test_teams_are_released_while_teams_are_being_asked_for() -> None:
+    held = shared_teams((0, 0))
+
+    def collected_meanwhile() -> bool:
+        with teams._shared_lock:  # as a garbage collector would, in the thread that asks
+            held.release()
+        return held.is_open
+
+    assert not ended(collected_meanwhile)
+
+
+def test_teams_released_during_a_run_end_after_it() -> None:
+    held = shared_teams((0, 0))
+    held.team(Lane(0, 1))
+    with held.lock:
+        held.release()
+        assert held.is_open
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(LONGEST_S)
+    assert not held.is_open
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_an_interrupt_while_work_is_handed_out_is_raised_and_nobody_waits(
+    is_given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tuple(Call(f"relu_{n}", torch.relu, (Ref(0),), {}, (n + 1,)) for n in range(3))
+    program = Program(calls, 4, (0,), {}, {}, (Ref(1), Ref(2), Ref(3)))
+    steps = (Step(0, 1, ()), Step(1, 0, (0,)), Step(2, 1, (1,)))  # caller and worker wait for each other
+    plan = Plan((Lane(0, 2), Lane(0, 1)), steps, 0.0)
+    held = shared_teams((0, 0))
+    executor = PythonExecutor(program, [Task((0,), ()), Task((1,), (0,)), Task((2,), (1,))], plan, held)
+
+    def run() -> list[Any]:
+        values: list[Any] = [torch.ones(2), None, None, None]
+        try:
+            executor.run(values)
+        except KeyboardInterrupt:
+            return []
+        return values[1:]
+
+    give = Team.give
+
+    def interrupted(team: Team, job: Any) -> None:
+        if is_given:
+            give(team, job)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Team, "give", interrupted)
+        assert ended(run) == []
+    assert len(ended(run)) == 3
+    held.release()
+
+
+def test_explaining_after_cores_were_taken_away(planned: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        fast = planned(Wide().eval(), x)
+        monkeypatch.setattr(Malleable, "_cpus_now", lambda self: (0,))
+        told = fast.explain()
+        assert "may use 1 now, and the module itself runs" in told
+        [entry] = fast._entries.values()
+        entry.decision.bound_s = 0.0  # as after a change of the allocation
+        assert "ends before 0 ms" not in fast.explain()
+
+
+DAMAGES: list[Callable[[dict[str, Any]], object]] = [
+    lambda d: d.update(call_costs=[{}, {}]),
+    lambda d: d.update(call_costs=[{"1": 1.0, "2": 0.5}, {"1": 1.0}]),
+    lambda d: d.update(call_costs=[{"1": float("nan"), "2": 0.5}] * 2),
+    lambda d: d.update(call_costs=[{"1": -1.0, "2": 0.5}] * 2),
+    lambda d: d["times_s"].update(plain=float("inf")),
+    lambda d: d["times_s"].update(moldable=0),
+    lambda d: d["times_s"].pop("moldable"),
+    lambda d: d.update(chosen="unheard of"),
+    lambda d: d.update(plan=None),
+    lambda d: d.update(bound_s=None),
+    lambda d: d["plan"].update(steps=d["plan"]["steps"][::-1]),
+    lambda d: d["plan"]["lanes"][1].update(width=9),
+    lambda d: d["tasks"][1].update(calls=[]),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_kept_file_with_odd_content_is_ignored(damage: Callable[[dict[str, Any]], object]) -> None:
+    save("key", KEPT)
+    path = kept_costs.folder() / "key.json"
+    data = json.loads(path.read_text())
+    assert load("key", 2) == KEPT
+    damage(data)
+    path.write_text(json.dumps(data))
+    assert load("key", 2) is None
+
+
+def test_kept_tasks_that_turn_the_program_round_are_measured_anew(planned: Make) -> None:
+    with torch.no_grad():
+        [entry] = planned(Wide().eval(), torch.randn(32, 16), keep=True)._entries.values()
+        assert decide(entry.case, entry._teams).was_kept
+        [path] = kept_costs.folder().iterdir()
+        data = json.loads(path.read_text())
+        for task in data["tasks"]:
+            task["calls"] = task["calls"][::-1]
+        path.write_text(json.dumps(data))
+        assert not decide(entry.case, entry._teams).was_kept
+
+
+def test_a_narrow_win_of_plain_execution_is_raced_again_once_a_start(
+    planned: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "best_of", lambda times, plain: plain)
+
+    def num_races() -> int:
+        decide(entry.case, entry._teams)
+        [path] = kept_costs.folder().iterdir()
+        data = json.loads(path.read_text())
+        data["times_s"].update(plain=1.0, moldable=1.05)
+        path.write_text(json.dumps(data))
+        return int(data["num_races"])
+
+    with torch.no_grad():
+        [entry] = planned(Wide().eval(), torch.randn(32, 16), keep=True, run="best")._entries.values()
+        found = [num_races(), num_races()]
+        for _ in range(3):
+            planning._raced.clear()  # as after a start
+            found.append(num_races())
+    assert found == [1, 1, 2, 3, 3]
+
+
+def test_only_doubtful_wins_of_plain_execution_are_doubted() -> None:
+    plain = Kept(KEPT.call_costs, KEPT.tasks, "plain", None, {"plain": 1.0, "moldable": 1.5}, 0.7)
+    assert not plain.is_doubtful
+    assert replace(plain, spread=0.5).is_doubtful
+    assert replace(plain, times_s={"plain": 1.0, "moldable": 1.05}).is_doubtful
+    assert not KEPT.is_doubtful
+
+
+def test_more_cores_give_plans_another_chance(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(32, 16)
+    with torch.no_grad():
+        fast = planned(model, x, run="best")
+        [entry] = fast._entries.values()
+        entry.decision.executor = None  # plain execution has won
+        entry.decision.call_costs = tuple(dict.fromkeys(cost, 1.0) for cost in entry.decision.call_costs)
+        fast(x)
+        assert not entry.is_planned
+        entry._num_cores = 1  # as if there had been one core at the last call
+        torch.testing.assert_close(fast(x), model(x))
+        assert entry.is_planned
+
+
+def test_a_damaged_build_is_built_anew_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.OWN_FOLDER, str(tmp_path / "own"))
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        '#!/bin/sh\necho >> "$(dirname "$0")/calls"\n'
+        'while [ $# -gt 1 ]; do [ "$1" = "-o" ] && echo new > "$2"; shift; done\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    [target] = build._kept(build._folder(), str(compiler))
+    target.parent.mkdir(parents=True)
+    target.write_text("damaged")
+    with pytest.raises(build.CannotBuild, match="cannot be loaded"):  # the compiler above makes no module
+        build._loaded_module()
+    assert target.read_text() == "new\n"
+    assert len((tmp_path / "calls").read_text().splitlines()) == len(build.UNITS) + 1
+
+
+def test_a_temporary_folder_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(build, "_loaded", {})
+    common = tmp_path / f"corewise-{os.getuid()}"
+    assert build._temporary() == common
+    assert common.stat().st_mode & 0o777 == 0o700
+    (common / "native").mkdir(mode=0o755)
+    (common / "native" / "build.so").touch(mode=0o600)
+    assert build._temporary() == common
+    (common / "native" / "build.so").chmod(0o666)
+    private = build._temporary()
+    assert private != common
+    assert private.stat().st_mode & 0o777 == 0o700
+    (common / "native" / "build.so").chmod(0o600)
+    common.chmod(0o777)
+    assert build._temporary() == private
+    common.rename(tmp_path / "elsewhere")
+    common.symlink_to(tmp_path / "elsewhere")
+    assert build._temporary() == private
+
+
+def test_capture_leaves_what_others_log_and_print(caplog: pytest.LogCaptureFixture) -> None:
+    stderr = sys.stderr
+    logger = logging.getLogger("torch.export")
+    with caplog.at_level(logging.WARNING), quiet_export():
+        assert sys.stderr is stderr
+        logger.warning("ours")
+        logging.getLogger("another").warning("mine")
+        ended(lambda: logger.warning("of another thread"))
+    logger.warning("later")
+    told = [record.getMessage() for record in caplog.records]
+    assert "ours" not in told
+    assert "mine" in told
