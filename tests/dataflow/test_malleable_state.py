@@ -277,3 +277,20 @@ def test_the_page_tells_the_figures_of_the_code() -> None:
     assert f"comes {malleable_module.COMINGS} times while" in text
     assert f"{watch.MOST_WATCHED} things at most" in text
     assert f"within {malleable_module.LONG_SINCE} calls" in text
+
+
+def test_recurrent_layers_that_list_their_weights_anew_stay_planned(planned: Make) -> None:
+    model, x = torch.nn.Sequential(torch.nn.LSTM(4, 4), First()).eval(), torch.randn(3, 2, 4)
+    doubled = {name: one.detach().double() for name, one in model.named_parameters()}
+    with torch.no_grad():
+        torch.func.functional_call(model, doubled, x.double())  # leaves lists of other tensors behind
+        fast = planned(model, x)
+        assert "runs as it is" not in fast.explain()
+        torch.func.functional_call(model, doubled, x.double())
+        torch.testing.assert_close(fast(x), model(x))
+        assert "runs as it is" not in fast.explain()
+
+
+class First(torch.nn.Module):
+    def forward(self, both: tuple[torch.Tensor, object]) -> torch.Tensor:
+        return both[0]

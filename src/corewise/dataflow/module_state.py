@@ -42,6 +42,13 @@ class _Held(NamedTuple):
 _State = Tuple[type, Callable[[Any], Any], Callable[[Any, Any], None]]
 
 
+def _settle(module: nn.Module) -> None:
+    """Does what the next call would: recurrent modules whose parameters were replaced list them anew."""
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase) and hasattr(part, "_update_flat_weights"):
+            part._update_flat_weights()
+
+
 class ModuleState:
     """All a module holds now, to be compared and put back after a run."""
 
@@ -50,6 +57,7 @@ class ModuleState:
         self._tensors: List[Tuple[torch.Tensor, str, int, Any]] = []  # with their counts of writes and copies
         self._seen: Dict[int, Any] = {}
         self._num_copied_bytes = 0
+        _settle(module)
         self._walk([(module, ""), *_shared_generators()])
 
     def _walk(self, waiting: List[Tuple[Any, str]]) -> None:

@@ -21,6 +21,9 @@ from torch.nn.modules import module as module_hooks
 OLDEST = (2, 6)  # version of torch
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _STANDARD = frozenset(vars(nn.Module()))  # what every module has, which is looked at apart
+_DERIVED = frozenset(("_flat_weights", "_flat_weight_refs"))  # which recurrent modules make of parameters
+    ("_flat_weights", "_flat_weight_refs")
+)  # recurrent modules make them of their parameters
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 MOST_WATCHED = 4000  # things in lists, dictionaries and objects that attributes hold
 _DEEPEST = 4
@@ -119,7 +122,7 @@ class _Held:
         held = (module._parameters, module._buffers, module._modules)
         self.views += [one.values() for one in held]
         parts = tuple((name, id(part)) for name, part in module._modules.items())
-        plain = [(name, self._value(one, 0)) for name, one in own.items() if name not in _STANDARD]
+        plain = [(name, self._value(own[name], 0)) for name in own if name not in _STANDARD | _DERIVED]
         return (parts, *sorted(plain, key=operator.itemgetter(0)))
 
     def _value(self, value: Any, depth: int) -> Hashable:
