@@ -22,8 +22,6 @@ OLDEST = (2, 6)  # version of torch
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _STANDARD = frozenset(vars(nn.Module()))  # what every module has, which is looked at apart
 _DERIVED = frozenset(("_flat_weights", "_flat_weight_refs"))  # which recurrent modules make of parameters
-    ("_flat_weights", "_flat_weight_refs")
-)  # recurrent modules make them of their parameters
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 MOST_WATCHED = 4000  # things in lists, dictionaries and objects that attributes hold
 _DEEPEST = 4
