@@ -4,22 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.dataflow.made_kept import KEPT
 from tests.dataflow.made_models import Wide
 
 from corewise.dataflow import kept_costs
-from corewise.dataflow.kept_costs import Kept, kept_key, load, save
+from corewise.dataflow.kept_costs import kept_key, load, save
 from corewise.dataflow.malleable import Malleable
-from corewise.dataflow.schedule import Lane, Plan, Step, Task
 
 Make = Callable[..., Malleable]
-KEPT = Kept(
-    ({1: 1.0, 2: 0.5}, {1: 0.25, 2: 0.2}),
-    (Task((0,), ()), Task((1,), (0,))),
-    "moldable",
-    Plan((Lane(0, 2), Lane(0, 1, True)), (Step(0, 0, ()), Step(1, 1, (0,))), 0.75),
-    {"plain": 0.9, "moldable": 0.8},
-    0.7,
-)
 
 
 @pytest.fixture(autouse=True)

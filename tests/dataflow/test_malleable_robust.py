@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dataflow.made_kept import KEPT
 from tests.dataflow.made_models import Wide
 
 from corewise.dataflow import kept_costs, planning, teams
@@ -29,14 +30,6 @@ from corewise.dataflow.teams import Team, in_team, shared_teams
 
 Make = Callable[..., Malleable]
 LONGEST_S = 20  # far more than any of this takes; what deadlocks takes for ever
-KEPT = Kept(
-    ({1: 1.0, 2: 0.5}, {1: 0.25, 2: 0.2}),
-    (Task((0,), ()), Task((1,), (0,))),
-    "moldable",
-    Plan((Lane(0, 2), Lane(0, 1, True)), (Step(0, 0, ()), Step(1, 1, (0,))), 0.75),
-    {"plain": 0.9, "moldable": 0.8},
-    0.7,
-)
 
 
 @pytest.fixture(autouse=True)

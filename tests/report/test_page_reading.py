@@ -60,6 +60,7 @@ def test_the_skip_link_leads_to_the_answer(open_page: Open) -> None:
     page.press("Tab")
     page.press("Enter")
     page.wait("document.activeElement.id === 'answer'")
+    assert page.run("document.activeElement.id") == "answer"
 
 
 def test_a_command_is_copied_by_its_button(open_page: Open) -> None:
@@ -68,6 +69,7 @@ def test_a_command_is_copied_by_its_button(open_page: Open) -> None:
     click(page, "#findings .copy")
     page.wait("window.copied === 'unset OMP_NUM_THREADS'")
     page.wait("document.getElementById('said').textContent === 'Copied'")
+    assert page.run("window.copied") == "unset OMP_NUM_THREADS"
 
 
 def test_on_paper_it_is_light_whole_and_without_controls(open_page: Open) -> None:
