@@ -72,9 +72,17 @@ def _critical(tasks: Sequence[Task], times: Sequence[float]) -> Tuple[List[int],
 
 
 def improved(
-    start: Widths, tasks: Sequence[Task], costs: Costs, kinds: Sequence[Hashable], length: Length
+    start: Widths,
+    tasks: Sequence[Task],
+    costs: Costs,
+    kinds: Sequence[Hashable],
+    length: Length,
+    enough_s: float = 0.0,
 ) -> Widths:
-    """Widths changed for all tasks of a kind or depth, and one by one, while that shortens the schedule."""
+    """Widths changed for all tasks of a kind or depth, and one by one, while that shortens the schedule.
+
+    A schedule no longer than `enough_s` is not improved any further.
+    """
     best, best_s = start, length(start)
     budget = max(60, _SEARCH_WORK // max(1, len(start)))
     alike: Dict[Hashable, List[int]] = {}
@@ -91,7 +99,7 @@ def improved(
         found_better = False
         for group in moves:
             for width in costs[group[0]]:
-                if all(best[number] == width for number in group) or budget <= 0:
+                if all(best[number] == width for number in group) or budget <= 0 or best_s <= enough_s:
                     continue
                 tried = list(best)
                 for number in group:

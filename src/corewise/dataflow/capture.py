@@ -11,7 +11,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set,
 
 import torch
 
-from corewise.dataflow import operators
+from corewise.dataflow import batch_cuts, operators
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref, values_in
@@ -35,8 +35,13 @@ class Captured:
     kinds: Tuple[str, ...]  # of calls: equal for equal operators on equal shapes
 
 
-def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Captured:
-    """The operators the module runs for inputs like these, in its present mode."""
+def capture(
+    module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], num_cores: int = 1
+) -> Captured:
+    """The operators the module runs for inputs like these, in its present mode.
+
+    For several cores recurrent layers are cut along their batch, so that each core has slices of its own.
+    """
     try:
         before = ModuleState(module)
     except TooMuchToWatch as problem:
@@ -45,6 +50,8 @@ def capture(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str,
         exported = _export(module, args, kwargs)
     finally:
         before.restore()  # export runs the module's Python code
+    if num_cores > 1:
+        batch_cuts.cut(exported.graph, num_cores)
     return _Reading(exported).captured()
 
 

@@ -273,7 +273,7 @@ def _why_tied(case: Case, spec: Any) -> str:
 
 def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Teams) -> Case:
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    captured = capture(request.module, args, kwargs)
+    captured = capture(request.module, args, kwargs, len(teams.cpus))
     if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
         raise CannotCapture("export orders its inputs otherwise")
     bound, kind, options = Bound(captured, request.module), request.kind, request.options

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Dict, Hashable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from corewise.dataflow.allot import fastest, improved, widened
+from corewise.dataflow.bounds import lower_bound_s
 from corewise.dataflow.schedule import CALLER, Lane, Plan, Step, Task
 from corewise.dataflow.simulate import Placement, laid_out, makespan_s
 
 Costs = Sequence[Mapping[int, float]]
+_NEAR_BOUND = 1.02  # of the time no schedule can beat: not worth searching on
 
 
 def moldable(
@@ -29,7 +31,11 @@ def moldable(
     starts = [*widened(tasks, costs, num_cores), fastest(costs)]
     starts += [tuple(width for _ in tasks) for width in (costs[0] if costs else ())]
     ranked = sorted(set(starts), key=length)
-    finalists = [improved(start, tasks, costs, kinds or range(len(tasks)), length) for start in ranked[:2]]
+    enough_s = _NEAR_BOUND * lower_bound_s(tasks, costs, num_cores)
+    finalists = ranked[:1]
+    if length(ranked[0]) > enough_s:
+        names = kinds or range(len(tasks))
+        finalists = [improved(start, tasks, costs, names, length, enough_s) for start in ranked[:2]]
     return planned(tasks, costs, min(finalists, key=length), num_cores, handover_s)
 
 

@@ -36,6 +36,13 @@ def quick_shapes() -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
+def shapes_of(operator: Any, x: torch.Tensor, states: Any, *rest: Any) -> Tuple[torch.Tensor, ...]:
+    """Tensors of the shapes this recurrent operator gives for arguments like these."""
+    rule: Any = _lstm if operator is torch.ops.aten.lstm.input else _simple
+    found: Tuple[torch.Tensor, ...] = rule(x, states, *rest)
+    return found
+
+
 def _output(x: torch.Tensor, state: torch.Tensor, bidirectional: bool, batch_first: bool) -> torch.Tensor:
     features = state.shape[-1] * (2 if bidirectional else 1)
     if batch_first:

@@ -1,0 +1,243 @@
+"""An exported graph with its recurrent layers cut along the batch, and what can follow cut along with them.
+
+Measured side: standard library and torch only, Python 3.9. A recurrent layer is a long row of small steps:
+threads that share one wait for each other at every step, while slices of its batch know nothing of each other
+and stay in a core's own cache. The results are the same rows of numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.batch_rules import before, following, val
+from corewise.dataflow.recurrent import shapes_of
+
+_aten = torch.ops.aten
+_STATES = {  # recurrent layers, with the number of their states
+    _aten.lstm.input: 2,
+    _aten.gru.input: 1,
+    _aten.rnn_tanh.input: 1,
+    _aten.rnn_relu.input: 1,
+}
+MOST_ROWS, FEWEST_ROWS = 64, 16  # of a slice: more leave the cache, fewer leave vector units idle
+MOST_WEIGHT_BYTES = 512 * 1024  # every core reads all weights at every step: they must lie in its cache
+
+
+def num_slices(num_rows: int, num_layers: int, num_cores: int) -> int:
+    """Into how many slices a batch is cut where so many recurrent layers may run together; 1: not at all."""
+    if num_cores < 2 or num_rows < 2 * FEWEST_ROWS:
+        return 1
+    fitting = -(-num_rows // MOST_ROWS)
+    whole = -(-fitting // num_cores) * num_cores  # every core has as many of each layer
+    if num_rows // whole >= FEWEST_ROWS:
+        return whole
+    needed = max(fitting, -(-num_cores // num_layers))
+    return max(1, min(needed, num_rows // FEWEST_ROWS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """A value in slices along one of its dimensions."""
+
+    dim: int
+    nodes: Tuple[Any, ...]
+
+
+def cut(graph: Any, num_cores: int) -> bool:
+    """Cuts the graph where that is sound and likely to help; True when it has."""
+    nodes = list(graph.nodes)
+    layers = [node for node in nodes if _is_cuttable(node)]
+    if not layers or any(_writes(node) for node in nodes):
+        return False
+    rows = {_batch(node) for node in layers}
+    levels = _levels(nodes, layers)
+    num_together = max(list(levels.values()).count(level) for level in set(levels.values()))
+    if len(rows) != 1:
+        return False
+    [num_rows] = rows
+    num = num_slices(num_rows, num_together, num_cores)
+    if num < 2:
+        return False
+    _Cutting(graph, num_rows, num, layers).run(nodes)
+    for node in reversed(nodes):  # torch takes recurrent layers for random, so it would keep them
+        if node.op == "call_function" and not node.users:
+            graph.erase_node(node)
+    graph.lint()
+    return True
+
+
+def _is_cuttable(node: Any) -> bool:
+    if node.op != "call_function" or node.target not in _STATES:
+        return False
+    x, _, params, _, _, dropout, train, *_ = node.args
+    drops = bool(dropout) and bool(train)
+    weight_bytes = sum(val(one).numel() * val(one).element_size() for one in params)
+    whole = all(user.target is operator.getitem for user in node.users)
+    return not drops and val(x).dim() == 3 and weight_bytes <= MOST_WEIGHT_BYTES and whole
+
+
+def _writes(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and schema.is_mutable
+
+
+def _batch_dim(node: Any) -> int:
+    return 0 if node.args[8] else 1
+
+
+def _batch(node: Any) -> int:
+    return int(val(node.args[0]).shape[_batch_dim(node)])
+
+
+def _levels(nodes: Sequence[Any], layers: Sequence[Any]) -> Dict[Any, int]:
+    """How many recurrent layers lie before each, at most: those of one level may run together."""
+    depth: Dict[Any, int] = {}
+    wanted = set(layers)
+    for node in nodes:
+        deepest = max((depth[one] for one in node.all_input_nodes), default=0)
+        depth[node] = deepest + (node in wanted)
+    return {node: depth[node] for node in layers}
+
+
+class _Cutting:
+    """Rewrites a graph node by node; what was cut is put together again where someone needs it whole."""
+
+    def __init__(self, graph: Any, num_rows: int, num: int, layers: Sequence[Any]) -> None:
+        self.graph, self.layers = graph, set(layers)
+        borders = [num_rows * i // num for i in range(num + 1)]
+        self.borders = list(zip(borders, borders[1:]))
+        self.cuts: Dict[Any, Slices] = {}
+        self.wholes: Dict[Any, Any] = {}
+        self.layer_results: Dict[Any, List[Tuple[int, Tuple[Any, ...]]]] = {}
+
+    def run(self, nodes: Sequence[Any]) -> None:
+        roots = self._roots(nodes)
+        for node in nodes:
+            if node in self.layers:
+                self._cut_layer(node)
+            elif node.target is operator.getitem and node.args[0] in self.layer_results:
+                dim, parts = self.layer_results[node.args[0]][node.args[1]]
+                self.cuts[node] = Slices(dim, parts)
+            elif not (node.op == "call_function" and self._cut_along(node)):
+                self._give_wholes(node)
+            if node in roots and node not in self.cuts:
+                self._slice(node, roots[node])
+
+    def _roots(self, nodes: Sequence[Any]) -> Dict[Any, int]:
+        """Where to begin: as far before each recurrent layer as its batch can be followed."""
+        found: Dict[Any, int] = {}
+        for layer in (node for node in nodes if node in self.layers):
+            node, dim = layer.args[0], _batch_dim(layer)
+            while True:
+                source = before(node, dim)
+                if source is None:
+                    break
+                node, dim = source
+            found.setdefault(node, dim)
+        return found
+
+    def _slice(self, node: Any, dim: int) -> Slices:
+        """A value's slices: views of it."""
+        with self._after(node):
+            made = [self._call(_aten.slice.Tensor, (node, dim, a, b)) for a, b in self.borders]
+        self.cuts[node] = Slices(dim, tuple(made))
+        self.wholes[node] = node
+        return self.cuts[node]
+
+    def _sliced(self, node: Any, dim: int, user: Any) -> Optional[Slices]:
+        """The value's slices along this dimension, None where it is cut along another."""
+        known = self.cuts.get(node)
+        if known is None:
+            with self.graph.inserting_before(user):
+                made = [self._call(_aten.slice.Tensor, (node, dim, a, b)) for a, b in self.borders]
+            return Slices(dim, tuple(made))
+        return known if known.dim == dim else None
+
+    def _after(self, node: Any) -> Any:
+        if node.op == "placeholder":
+            last = [one for one in self.graph.nodes if one.op == "placeholder"][-1]
+            return self.graph.inserting_after(last)
+        return self.graph.inserting_after(node)
+
+    def _cut_layer(self, node: Any) -> None:
+        num_states, dim = _STATES[node.target], _batch_dim(node)
+        x, states, *rest = node.args
+        states = list(states) if num_states == 2 else [states]
+        xs = self._sliced(self._usable(x, dim, node), dim, node)
+        cut_states = [self._sliced(self._usable(one, 1, node), 1, node) for one in states]
+        assert xs is not None
+        parts: List[Tuple[Any, ...]] = []
+        with self.graph.inserting_before(node):
+            for i in range(len(self.borders)):
+                own = [each.nodes[i] for each in cut_states if each is not None]
+                args = (xs.nodes[i], own if num_states == 2 else own[0], *rest)
+                layer = self._call(node.target, args, shapes=shapes_of)
+                results = val(layer)
+                parts.append(tuple(self._call(operator.getitem, (layer, one)) for one in range(len(results))))
+        columns = list(zip(*parts))
+        self.layer_results[node] = [(dim if one == 0 else 1, column) for one, column in enumerate(columns)]
+
+    def _usable(self, node: Any, dim: int, user: Any) -> Any:
+        """The node itself, or it put together where it is cut along another dimension."""
+        known = self.cuts.get(node)
+        return node if known is None or known.dim == dim else self._whole(node, user)
+
+    def _cut_along(self, node: Any) -> bool:
+        """True when the node was replaced by one for each slice of what it takes."""
+        taken = [one for one in node.all_input_nodes if one in self.cuts]
+        if not taken:
+            return False
+        rule = following(node, {one: self.cuts[one].dim for one in taken})
+        if rule is None:
+            return False
+        with self.graph.inserting_before(node):
+            made = []
+            for i in range(len(self.borders)):
+                own = {one: self.cuts[one].nodes[i] for one in taken}
+                args = _mapped(node.args, _replacing(own))
+                made.append(self._call(node.target, args, node.kwargs))
+        self.cuts[node] = Slices(rule, tuple(made))
+        return True
+
+    def _give_wholes(self, node: Any) -> None:
+        for one in list(node.all_input_nodes):
+            if one in self.cuts:
+                node.replace_input_with(one, self._whole(one, node))
+
+    def _whole(self, node: Any, user: Any) -> Any:
+        if node not in self.wholes:
+            with self.graph.inserting_before(user):
+                slices = self.cuts[node]
+                self.wholes[node] = self._call(_aten.cat.default, (list(slices.nodes), slices.dim))
+        return self.wholes[node]
+
+    def _call(
+        self,
+        target: Any,
+        args: Tuple[Any, ...],
+        kwargs: Any = None,
+        shapes: Optional[Callable[..., Any]] = None,
+    ) -> Any:
+        node = self.graph.call_function(target, args, dict(kwargs or {}))
+        vals = _mapped(args, val)
+        with torch.no_grad():
+            made = shapes(target, *vals) if shapes else target(*vals, **dict(kwargs or {}))
+        node.meta["val"] = made
+        return node
+
+
+def _replacing(others: Dict[Any, Any]) -> Callable[[Any], Any]:
+    return lambda node: others.get(node, node)
+
+
+def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The arguments with every node changed."""
+    if isinstance(tree, torch.fx.Node):
+        return change(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_mapped(branch, change) for branch in tree)
+    return tree

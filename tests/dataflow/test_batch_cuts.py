@@ -1,0 +1,174 @@
+"""Recurrent layers cut along their batch: same numbers, same gradients, and where nothing is cut."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from corewise.dataflow.batch_cuts import FEWEST_ROWS, MOST_ROWS, num_slices  # noqa: E402
+from corewise.dataflow.binding import Bound  # noqa: E402
+from corewise.dataflow.capture import Captured, capture  # noqa: E402
+from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
+from corewise.dataflow.malleable import malleable  # noqa: E402
+from corewise.dataflow.schedule import Task  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CORES = 4
+
+
+class Recurrent(torch.nn.Module):
+    """A recurrent layer between others; its states go out too."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__()
+        self.layer = getattr(torch.nn, kind)(6, 5, **options)
+        width = options.get("proj_size", 5) * (2 if options.get("bidirectional") else 1)
+        self.last = torch.nn.Linear(width, 3)
+
+    def forward(self, x: Any) -> Any:
+        rows, states = self.layer(torch.tanh(x))
+        return self.last(rows), rows.flip([0]).mean([0, 1]), states
+
+
+class Ensemble(torch.nn.Module):
+    """Both directions of two members, as the ensemble of LSTMs has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = torch.nn.ModuleList(torch.nn.LSTM(6, 5) for _ in range(2))
+        self.back = torch.nn.ModuleList(torch.nn.LSTM(6, 5) for _ in range(2))
+        self.last = torch.nn.Linear(10, 7)
+
+    def forward(self, x: Any) -> Any:
+        x = x.transpose(0, 1).contiguous()
+        members = [
+            torch.cat([one(x)[0], other(x.flip([0]))[0].flip([0])], -1)
+            for one, other in zip(self.ahead, self.back, strict=True)
+        ]
+        return self.last(torch.stack(members).sum(0).mean(0))
+
+
+def num_layers(captured: Captured) -> int:
+    return sum(str(call.target).endswith(".input") for call in captured.program.calls)
+
+
+def replayed(captured: Captured, module: Any, *inputs: Any) -> Any:
+    bound = Bound(captured, module)
+    whole = Task(tuple(range(len(captured.program.calls))), ())
+    own, _, _ = lifetimes(captured.program, [whole])
+    values = bound.values(list(inputs))
+    task_function(captured.program, whole, own[0])(values)
+    return bound.result(values)
+
+
+def numbers_like(leaf: Any) -> Any:
+    return torch.linspace(-1, 1, leaf.numel(), dtype=leaf.dtype).view(leaf.shape)
+
+
+def assert_alike(module: Any, captured: Captured, x: Any) -> None:
+    """Results and gradients of the program are those of the module."""
+    found = []
+    for run in (lambda: module(x), lambda: replayed(captured, module, x)):
+        leaves = pytree.tree_leaves(run())
+        weights = list(module.parameters())
+        total = sum((leaf * numbers_like(leaf)).sum() for leaf in leaves)
+        found.append((leaves, torch.autograd.grad(total, weights)))
+    for one, other in zip(pytree.tree_leaves(found[0]), pytree.tree_leaves(found[1]), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True}, {"bias": False}],
+    ids=["plain", "deep both ways", "batch first", "no bias"],
+)
+def test_slices_give_the_numbers_and_gradients_of_the_whole(kind: str, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    module, num_rows = Recurrent(kind, **options).double(), 67  # slices of 16 and 17 rows
+    shape = (num_rows, 9, 6) if options.get("batch_first") else (9, num_rows, 6)
+    x = torch.randn(shape, dtype=torch.float64)
+    captured = capture(module, (x,), {}, CORES)
+    assert num_layers(captured) == CORES
+    assert_alike(module, captured, x)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_projected_states_are_cut_too() -> None:
+    module, x = Recurrent("LSTM", proj_size=2).double(), torch.randn(9, 64, 6, dtype=torch.float64)
+    captured = capture(module, (x,), {}, CORES)
+    assert num_layers(captured) == CORES
+    assert_alike(module, captured, x)
+
+
+def test_what_lies_before_and_after_is_cut_along() -> None:
+    module, x = Ensemble().double(), torch.randn(64, 9, 6, dtype=torch.float64)
+    captured = capture(module, (x,), {}, CORES)
+    names = [str(call.target) for call in captured.program.calls]
+    assert num_layers(captured) == 4 * CORES
+    assert names.count("aten.stack.default") == names.count("aten.mean.dim") == CORES
+    assert names.count("aten.cat.default") == 2 * CORES + 1  # of directions; of the slices only at the end
+    assert_alike(module, captured, x)
+
+
+def test_a_planned_ensemble_gives_what_the_module_gives() -> None:
+    module, x = Ensemble().eval(), torch.randn(64, 9, 6)
+    with torch.no_grad():
+        fast = malleable(module, (x,), run="planned", planning_s=1.0, keep=False)
+        try:
+            torch.testing.assert_close(fast(x), module(x), rtol=1e-4, atol=1e-5)
+            other = torch.randn(80, 9, 6)
+            torch.testing.assert_close(fast(other), module(other), rtol=1e-4, atol=1e-5)
+        finally:
+            fast.close()
+
+
+def test_a_planned_ensemble_trains_as_the_module_does() -> None:
+    module, x = Ensemble(), torch.randn(64, 9, 6)
+    module(x).square().mean().backward()
+    expected = [one.grad.clone() for one in module.parameters()]
+    fast = malleable(module, (x,), run="planned", planning_s=1.0, keep=False)
+    try:
+        module.zero_grad()
+        fast(x).square().mean().backward()
+    finally:
+        fast.close()
+    for one, grad in zip(module.parameters(), expected, strict=True):
+        torch.testing.assert_close(one.grad, grad, rtol=1e-4, atol=1e-6)
+
+
+def uncut(module: Any, x: Any) -> bool:
+    return num_layers(capture(module, (x,), {}, CORES)) == 1
+
+
+def test_nothing_is_cut_where_it_would_change_results_or_not_help() -> None:
+    many, few = torch.randn(9, 64, 6), torch.randn(9, 2 * FEWEST_ROWS - 1, 6)
+    assert not uncut(Recurrent("LSTM"), many)
+    assert uncut(Recurrent("LSTM"), few)
+    assert uncut(Recurrent("LSTM", num_layers=2, dropout=0.5), many)  # masks are drawn in program order
+    assert not uncut(Recurrent("LSTM", num_layers=2, dropout=0.5).eval(), many)
+    assert uncut(torch.nn.LSTM(6, 256), many)  # its weights fill a core's cache
+    assert uncut(torch.nn.LSTM(6, 5), torch.randn(9, 6))  # no batch
+
+
+def test_a_program_that_writes_to_what_it_was_given_is_left_alone() -> None:
+    class Writing(Recurrent):
+        def forward(self, x: Any) -> Any:
+            rows, _ = self.layer(x)
+            x.add_(1.0)
+            return rows
+
+    assert uncut(Writing("GRU"), torch.randn(9, 64, 6))
+
+
+@pytest.mark.parametrize("num_cores", [2, 3, 16, 64])
+@pytest.mark.parametrize("num_rows", [32, 100, 400, 5000])
+@pytest.mark.parametrize("num_together", [1, 8])
+def test_slices_are_neither_too_small_nor_too_many(num_rows: int, num_together: int, num_cores: int) -> None:
+    num = num_slices(num_rows, num_together, num_cores)
+    assert num_rows // num >= FEWEST_ROWS
+    assert -(-num_rows // num) <= MOST_ROWS or num == num_rows // FEWEST_ROWS
+    if num_rows // num_cores >= FEWEST_ROWS:
+        assert num % num_cores == 0
