@@ -35,6 +35,7 @@ from corewise.stats.compare import compare
 from corewise.tuner.durations import read_duration
 from corewise.tuner.found import Judged
 from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.known import is_kin
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
@@ -102,12 +103,21 @@ class Told:
         print(f"  {at_s:5.0f} s {found.outcome:9} {ratio:6.3f}x {words} {found.reason}", file=sys.stderr)
 
 
-def searched(case: Case, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The setting the search has found within the budget, with all it has judged."""
+def searched(case: Case, given: argparse.Namespace, folder: Path, earlier: dict[str, Any]) -> dict[str, Any]:
+    """The setting the search has found within the budget, with all it has judged.
+
+    As `corewise tune` does with a store, it begins at what won for the last workload like it.
+    """
     tunable = tunable_of(case, given)
     arena, told = LiveArena(tunable, folder / "searching"), Told(tunable)
     hand = tunable.space.near({**tunable.space.base, **BY_HAND})
-    search = Search(tunable.space, arena, told, starts=[hand], bounded_latency=case.mode == "infer")
+    kin = [
+        tunable.space.near(found["search"]["best"])
+        for text, found in earlier.items()
+        if "search" in found and is_like(tunable, case, Case.read(text))
+    ]
+    starts = [start for start in dict.fromkeys((*kin[-1:], hand)) if start != tunable.space.default]
+    search = Search(tunable.space, arena, told, starts=starts, bounded_latency=case.mode == "infer")
     try:
         search.run_default(LIMIT_S)
         found = search.run(told.began + read_duration(given.budget))
@@ -120,6 +130,11 @@ def searched(case: Case, given: argparse.Namespace, folder: Path) -> dict[str, A
         "seconds": round(time.monotonic() - told.began, 1),
         "judged": told.lines,
     }
+
+
+def is_like(tunable: Tunable, case: Case, other: Case) -> bool:
+    arguments = read_assignments(other.args, "--args")
+    return case.mode == other.mode and is_kin(tunable.traits, other.workload, arguments)
 
 
 def tunable_of(case: Case, given: argparse.Namespace) -> Tunable:
@@ -190,7 +205,7 @@ def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadlin
     folder.mkdir(parents=True, exist_ok=True)
     print(case, file=sys.stderr)
     if "search" not in found:
-        found["search"] = searched(case, given, folder)
+        found["search"] = searched(case, given, folder, kept)
         save(given.out, kept)
     starts: dict[str, list[dict[str, float]]] = found.setdefault("starts", {name: [] for name in CONTESTANTS})
     ready = contestants(case, given, found["search"]["best"], folder)

@@ -10,20 +10,39 @@ from corewise.tuner.race import FEWEST_ROUNDS, MAX_ROUNDS, Noise, Racer, Verdict
 TWO = space(quicker=(0, 1))
 
 
-def raced(ahead: float, noise: float = 0.005, seed: int = 0, *, is_simpler: bool = False) -> Verdict:
+def raced(
+    ahead: float,
+    noise: float = 0.005,
+    seed: int = 0,
+    *,
+    is_simpler: bool = False,
+    is_late: bool = False,
+) -> Verdict:
     arena = MadeArena(TWO, lambda params: ahead * params["quicker"], noise=noise, seed=seed)
     incumbent = Racer(arena.enter((0,), 10))
     for _ in range(3):
         incumbent.run()
-    return race(incumbent, arena.enter((1,), 10), Noise(), is_simpler=is_simpler)
+    return race(incumbent, arena.enter((1,), 10), Noise(), is_simpler=is_simpler, is_late=lambda: is_late)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_challenger_that_is_clearly_ahead_wins_in_few_rounds(seed: int) -> None:
-    verdict = raced(0.3, seed=seed)
+    verdict = raced(0.2, seed=seed)
     assert verdict.outcome == "won"
     assert len(verdict.samplings) == FEWEST_ROUNDS + 1
-    assert verdict.log_ratio == pytest.approx(0.3, abs=0.02)
+    assert verdict.log_ratio == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_challenger_that_is_far_ahead_wins_after_one_sampling(seed: int) -> None:
+    verdict = raced(0.5, seed=seed)
+    assert (verdict.outcome, len(verdict.samplings)) == ("won", 1)
+    assert verdict.log_ratio - verdict.half_width > 0
+
+
+def test_a_race_that_is_late_goes_on_no_longer() -> None:
+    assert len(raced(0.02, noise=0.1).samplings) > 2
+    assert len(raced(0.02, noise=0.1, is_late=True).samplings) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -140,7 +140,8 @@ def test_a_ladder_is_climbed_to_its_peak(peak: int) -> None:
     assert shapes().params(found_in(MadeArena(shapes(), rule, noise=0.01)).best)["processes"] == peak
 
 
-def test_a_dead_incumbent_is_started_again() -> None:
+@pytest.mark.parametrize("num_samplings", [1, 2])  # it dies before the next race, or in it
+def test_a_dead_incumbent_is_started_again(num_samplings: int) -> None:
     class Dying(MadeArena):
         died = False
 
@@ -150,7 +151,7 @@ def test_a_dead_incumbent_is_started_again() -> None:
                 self.died, sample = True, entrant.sample
 
                 def fail_later() -> Any:
-                    return sample() if entrant.num_samplings < 4 else refuse("memory", "killed")
+                    return sample() if entrant.num_samplings < num_samplings else refuse("memory", "killed")
 
                 entrant.sample = fail_later  # type: ignore[method-assign]
             return entrant

@@ -1,4 +1,4 @@
-"""What the store already says of a workload here: a better place to begin than none."""
+"""What the store already says of a workload here, or of others like it: better places to begin than none."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,27 +8,63 @@ from corewise.store.brief import brief
 from corewise.store.store import Store
 from corewise.tuner.question import Tunable
 from corewise.tuner.space import Setting
+from corewise.workloads.base import Traits, traits_of
+from corewise.workloads.custom import is_custom
+from corewise.workloads.registry import find_workload
+
+OWN = "args."
+SAME = "the same"  # work
 
 
 def known_settings(tunable: Tunable, store: Store) -> list[Setting]:
-    """The setting of the quickest record of the same work on this kind of machine, or none."""
-    best: Record | None = None
+    """Settings of the quickest records on this kind of machine: of the same work, and of another like it."""
+    best: dict[str, Record] = {}  # by the kind of work
     for record in store.records(brief).records:
-        if _is_same_work(tunable, record) and (best is None or _rate(record) > _rate(best)):
-            best = record
-    if best is None:
-        return []
-    setting = tunable.space.near(best.params)
-    return [setting] if setting != tunable.space.default else []
+        work = _work(tunable, record)
+        if work and (work not in best or _rate(record) > _rate(best[work])):
+            best[work] = record
+    same = best.pop(SAME, None)
+    kin = max(best.values(), key=lambda record: record.finished_at, default=None)
+    found = [tunable.space.near(record.params) for record in (same, kin) if record is not None]
+    return [setting for setting in dict.fromkeys(found) if setting != tunable.space.default]
+
+
+def is_kin(mine: Traits, workload: str, arguments: Mapping[str, Any]) -> bool:
+    """True when another workload takes the same kind of input, so that the same settings may suit it."""
+    if is_custom(workload):
+        return False
+    try:
+        theirs = traits_of(find_workload(workload), arguments)
+    except (LookupError, ValueError):  # of a package that is no longer there
+        return False
+    return theirs.takes_images is not None and theirs.takes_images == mine.takes_images
+
+
+def _work(tunable: Tunable, record: Record) -> str:
+    """SAME, what other work the record is of where that is like it, or nothing."""
+    question, params = tunable.question, record.params
+    if record.status != "ok" or record.machine.get("host_class") != tunable.planner.host.class_hash:
+        return ""
+    if (params.get("mode"), params.get("runtime")) != (question.mode, question.runtime):
+        return ""
+    if params.get("device", "cpu") != question.fixed.get("device", "cpu"):
+        return ""
+    if _is_same_work(tunable, record):
+        return SAME
+    workload, arguments = str(params.get("workload")), workload_arguments(params)
+    if not is_kin(tunable.traits, workload, arguments):
+        return ""
+    return f"{workload} {arguments} {_batch_of_all(params)}"
+
+
+def workload_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The workload's own parameters among a point's."""
+    return {name.removeprefix(OWN): value for name, value in params.items() if name.startswith(OWN)}
 
 
 def _is_same_work(tunable: Tunable, record: Record) -> bool:
     question, params = tunable.question, record.params
-    if record.status != "ok" or record.machine.get("host_class") != tunable.planner.host.class_hash:
-        return False
-    if (params.get("workload"), params.get("mode")) != (question.workload, question.mode):
-        return False
-    if params.get("device", "cpu") != question.fixed.get("device", "cpu"):
+    if params.get("workload") != question.workload:
         return False
     arguments = {name: value for name, value in question.fixed.items() if name.startswith("args.")}
     same_arguments = all(params.get(name) == value for name, value in arguments.items())

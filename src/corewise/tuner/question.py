@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corewise.engine.frameworks import missing_framework
 from corewise.engine.machine_view import Host, planning_view
 from corewise.engine.plan import Plan, Planner
 from corewise.report.words import named, shown
@@ -18,7 +19,7 @@ from corewise.spec.trial import Protocol
 from corewise.spec.yaml_lines import parse_yaml
 from corewise.tuner.knobs import GRANTED, Asked, Offer, knobs_for
 from corewise.tuner.space import Setting, Space
-from corewise.workloads.base import traits_of
+from corewise.workloads.base import Traits, traits_of
 from corewise.workloads.custom import is_custom
 from corewise.workloads.registry import UnknownName, find_workload
 
@@ -61,7 +62,7 @@ class Question:
             question=f"What runs {self.name} fastest here?",
             workloads=(self.workload,),
             modes=(self.mode,),
-            runtime=self.runtime,
+            runtimes=(self.runtime,),
             python=self.python,
             prefix=(),
             axes={},
@@ -141,6 +142,7 @@ class Tunable:
     question: Question
     planner: Planner
     offer: Offer
+    traits: Traits
 
     @classmethod
     def of(cls, question: Question) -> "Tunable":
@@ -167,7 +169,7 @@ class Tunable:
             plan = planner.plan(question.study(params, PRESETS["quick"]))
             return plan.skipped[0].reason if plan.skipped else ""
 
-        found = cls(question, planner, knobs_for(asked, reason_against))
+        found = cls(question, planner, knobs_for(asked, reason_against), traits)
         found._require_default()
         return found
 
@@ -249,9 +251,9 @@ def _example(option: str) -> str:
 
 
 def _require_framework(question: Question, planner: Planner) -> None:
-    if question.runtime in ("torch", "numpy") and question.runtime not in planner.interpreter.packages:
-        wanted = "'corewise[torch]'" if question.runtime == "torch" else question.runtime
+    hint = missing_framework(question.runtime, planner.interpreter)
+    if hint:
         raise UserError(
             f"{question.runtime} is not installed for {' '.join(planner.interpreter.words)}.\n"
-            f"Install it with: pip install {wanted}, or name another interpreter with --python."
+            f"Install it with: {hint}, or name another interpreter with --python."
         )

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +13,7 @@ Outcome = Literal["won", "lost", "tied"]
 WORTH = 0.01  # of throughput: less is no reason for one more knob
 CLEARLY_WORSE = 0.12  # behind by this much after one sampling, and by so many standard deviations
 CLEARLY_WORSE_SDS = 4.0
+CLEARLY_BETTER, CLEARLY_BETTER_SDS = 0.25, 8.0  # ahead by this much after one sampling: fresh runs will tell
 OBVIOUS, OBVIOUS_SDS = 0.08, 4.0  # apart by this much in every comparison, and by so many standard deviations
 FEWEST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 3, 6  # where it is obvious; otherwise at least and at most
 CONFIDENCE = 0.95
@@ -87,13 +88,25 @@ class Racer:
         return statistics.median(math.log(each.latency_s) for each in self.samplings[-num:])
 
 
-def race(incumbent: Racer, challenger: Entrant, noise: Noise, *, is_simpler: bool = False) -> Verdict:
-    """The verdict on a challenger; a simpler one wins a tie, another must be ahead by what is worth it."""
+def race(
+    incumbent: Racer,
+    challenger: Entrant,
+    noise: Noise,
+    *,
+    is_simpler: bool = False,
+    is_late: Callable[[], bool] = lambda: False,
+) -> Verdict:
+    """The verdict on a challenger; a simpler one wins a tie, another must be ahead by what is worth it.
+
+    Once `is_late` says so, no further round is begun: little time is left for those that were not yet tried.
+    """
     racer = Racer(challenger)
     first = racer.run() - incumbent.recent()
-    if first < -max(CLEARLY_WORSE, CLEARLY_WORSE_SDS * noise.sd):
+    is_worse = first < -max(CLEARLY_WORSE, CLEARLY_WORSE_SDS * noise.sd)
+    if is_worse or first > max(CLEARLY_BETTER, CLEARLY_BETTER_SDS * noise.sd):
         latency = racer.recent_latency(1) - incumbent.recent_latency(3)
-        return Verdict("lost", first, noise.half_width(1, ()), tuple(racer.samplings), latency)
+        half = min(noise.half_width(1, ()), abs(first) / 2)
+        return Verdict("lost" if is_worse else "won", first, half, tuple(racer.samplings), latency)
     worth = 0.0 if is_simpler else WORTH
     pairs: list[float] = []
     while True:
@@ -101,7 +114,7 @@ def race(incumbent: Racer, challenger: Entrant, noise: Noise, *, is_simpler: boo
         mean, half = _mean(pairs), noise.half_width(len(pairs), pairs)
         unlikely = mean + noise.half_width(len(pairs), pairs, UNLIKELY) < worth
         plain = unlikely or _is_plain(mean, half, worth)
-        enough = len(pairs) >= MIN_ROUNDS and (plain or len(pairs) == MAX_ROUNDS)
+        enough = is_late() or (len(pairs) >= MIN_ROUNDS and (plain or len(pairs) == MAX_ROUNDS))
         obvious = len(pairs) == FEWEST_ROUNDS and _is_obvious((first, *pairs), noise.sd)
         if enough or obvious:
             noise.learn(pairs)

@@ -24,6 +24,7 @@ SLOWEST_START = 5.0  # times the usual, after which a candidate is given up
 LEAST_LIMIT_S = 30.0
 COSTLY_LIMIT_S = 240.0
 COSTLY = 4.0  # times the usual cost, as a guess for what is compiled
+RACE_SHARE = 0.125  # of the time left, after which a race that is not decided is not gone on with
 
 
 class Search:
@@ -193,7 +194,7 @@ class Search:
             return False
         self.watcher.trying(setting)
         began = self.arena.now()
-        judged, racer = self._judge(setting, usual_s, costly)
+        judged, racer = self._judge(setting, usual_s, costly, began + RACE_SHARE * (deadline - began))
         if not costly:
             self._costs_s.append(self.arena.now() - began)
         self._keep(judged)
@@ -204,7 +205,7 @@ class Search:
         return True
 
     def _judge(
-        self, setting: Setting, usual_s: float, costly: bool, *, once_more: bool = True
+        self, setting: Setting, usual_s: float, costly: bool, late: float, *, once_more: bool = True
     ) -> tuple[Judged, Racer | None]:
         """What becomes of the setting, and its racer when it has won."""
         incumbent, best = self._standing(), self.found.best
@@ -214,14 +215,20 @@ class Search:
             self.arena.expect(itertools.chain((setting,), self._likely_next()))
             entrant = self.arena.enter(setting, limit_s)
             simpler = self.space.num_changed(setting) < self.space.num_changed(best)
-            verdict = race(incumbent, entrant, self.noise, is_simpler=simpler)
+            verdict = race(
+                incumbent,
+                entrant,
+                self.noise,
+                is_simpler=simpler,
+                is_late=lambda: self.arena.now() > late,
+            )
         except Rejected as problem:
             if entrant is not None:
                 entrant.leave()
             if incumbent.has_failed:  # not the challenger's fault: the best so far starts again
                 self.close()
                 if once_more:
-                    return self._judge(setting, usual_s, costly, once_more=False)
+                    return self._judge(setting, usual_s, costly, late, once_more=False)
             return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
         judged = self._of_verdict(setting, verdict, entrant.start_s)
         if judged.outcome == "won":
@@ -248,12 +255,18 @@ class Search:
             against=self.found.best,
         )
 
-    def _standing(self) -> Racer:
+    def _standing(self, *, once_more: bool = True) -> Racer:
         """The best so far, started again where an earlier search or its own end has left none."""
         if self._incumbent is None:
             self._incumbent = Racer(self.arena.enter(self.found.best, COSTLY_LIMIT_S))
-        while len(self._incumbent.samplings) < 2:
-            self._incumbent.run()
+        try:
+            while len(self._incumbent.samplings) < 2:
+                self._incumbent.run()
+        except Rejected:
+            self.close()
+            if not once_more:
+                raise
+            return self._standing(once_more=False)
         return self._incumbent
 
     def _keep(self, judged: Judged) -> None:

@@ -113,7 +113,7 @@ class Tuning:
             self.tunable.space,
             arena,
             Kept(self.follower, self.journal),
-            starts=tuple(dict.fromkeys((self.hand, *known_settings(self.tunable, self.store)))),
+            starts=tuple(dict.fromkeys((*known_settings(self.tunable, self.store), self.hand))),
             bounded_latency=self.tunable.question.mode == "infer",
             earlier=self.remembered.judged,
         )
