@@ -50,9 +50,8 @@ def capture(
         exported = _export(module, args, kwargs)
     finally:
         before.restore()  # export runs the module's Python code
-    if num_cores > 1:
-        batch_cuts.cut(exported.graph, num_cores)
-    return _Reading(exported).captured()
+    is_cut = num_cores > 1 and batch_cuts.cut(exported.graph, num_cores)
+    return _Reading(exported).captured(is_cut)
 
 
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -82,7 +81,7 @@ class _Reading:
         self.written: List[FrozenSet[int]] = []
         self.kinds: List[str] = []
 
-    def captured(self) -> Captured:
+    def captured(self, is_cut: bool) -> Captured:
         inputs, state, constants = self._placeholders()
         outputs: Tuple[Any, ...] = ()
         for node in self.exported.graph.nodes:
@@ -103,6 +102,7 @@ class _Reading:
             constants=constants,
             outputs=outputs,
             order=order,
+            is_cut=is_cut,
         )
         changed = frozenset().union(*self.written) if self.written else frozenset()
         self._refuse_written_constants(constants)

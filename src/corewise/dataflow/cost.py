@@ -24,6 +24,7 @@ from corewise.dataflow.teams import Teams
 MOST_ROUNDS = 12
 LEAST_WIDTHS = 2  # where time is short, narrower ones are taken to scale ideally
 LEAST_ROUNDS = 2  # the first of which warms up
+WIDEST_OF_SLICES = 2  # of a program in slices: wider teams are taken to be no faster
 
 
 def measure_costs(
@@ -36,11 +37,12 @@ def measure_costs(
 ) -> Tuple[Dict[int, float], ...]:
     """For each call: width to seconds, near the least of several passes and of calls of its kind."""
     passes = _Passes(program, make_values, teams)
-    samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
+    tried = sorted(widths_to_measure(program, widths), reverse=True)
+    samples: Dict[int, List[List[float]]] = {width: [] for width in tried}
     seconds = dict.fromkeys(widths, 0.0)  # of a pass, as far as known
     start = time.perf_counter()
     for number in range(MOST_ROUNDS):
-        for width in sorted(widths, reverse=True):
+        for width in tried:
             began = time.perf_counter()
             expected = seconds[width] or _stretched(seconds, width)
             is_late = began - start + expected > budget_s
@@ -53,12 +55,18 @@ def measure_costs(
             if not is_left_out and (samples[width] or number == 0):
                 samples[width].append(passes.run(width))
                 seconds[width] = time.perf_counter() - began
-    measured = [width for width in widths if samples[width]]
+    measured = [width for width in tried if samples[width]]
     alike: Dict[str, List[int]] = {}
     for call, kind in enumerate(kinds):
         alike.setdefault(kind, []).append(call)
     typical = {kind: {w: _typical(samples[w], calls) for w in measured} for kind, calls in alike.items()}
     return resized([typical[kind] for kind in kinds], widths)
+
+
+def widths_to_measure(program: Program, widths: Sequence[int]) -> Tuple[int, ...]:
+    """Those worth trying: slices are many and small, so wide teams only wait for each other in them."""
+    narrow = tuple(width for width in widths if width <= WIDEST_OF_SLICES)
+    return narrow if program.is_cut else tuple(widths)
 
 
 def _stretched(seconds: Mapping[int, float], width: int) -> float:

@@ -232,7 +232,9 @@ def candidate_plans(
     best = sorted(found, key=lambda name: found[name].expected_s)
     kept = {"moldable", *[name for name in best if name != "moldable"][:2]}
     plans = {name: plan for name, plan in found.items() if name in kept and not _is_serial(plan)}
-    if kind == "native":  # what plain execution does, without Python between the operators
+    if (
+        kind == "native" and not program.is_cut
+    ):  # what plain execution does, without Python between the operators
         plans[f"1×{num_cores}"] = fixed(tasks, by_task, num_cores, handover, 1)
     return tasks, plans
 

@@ -39,6 +39,7 @@ class Program:
     # Pairs of calls (earlier, later) that keep this order though no value flows between them: one writes to
     # memory that the other touches, or both draw random numbers. The tasks' `needs` already hold these.
     order: Tuple[Tuple[int, int], ...] = ()
+    is_cut: bool = False  # along the batch: it brings as many slices as there are cores
 
     def reads(self, call: int) -> Tuple[int, ...]:
         """The values a call takes, each once, in order."""

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from corewise.dataflow import operators
+from corewise.dataflow.adaptive import resized
+from corewise.dataflow.cost import widths_to_measure
 from corewise.dataflow.generated import task_function
 from corewise.dataflow.lanes import slots
 from corewise.dataflow.modes import current_modes
@@ -33,10 +35,11 @@ def measure_backward(
 ) -> Tuple[Dict[int, float], ...]:
     """For each call: width to seconds of its backward alone, 0 where it has none; those of a kind alike."""
     passes = _Passes(program, make_values, teams)
-    samples: Dict[int, List[List[float]]] = {width: [] for width in widths}
+    tried = sorted(widths_to_measure(program, widths), reverse=True)
+    samples: Dict[int, List[List[float]]] = {width: [] for width in tried}
     until = time.perf_counter() + budget_s
     for number in range(MOST_ROUNDS):
-        for width in sorted(widths, reverse=True):
+        for width in tried:
             if len(samples[width]) < LEAST_ROUNDS or time.perf_counter() < until:
                 samples[width].append(passes.run(width, number))
         if time.perf_counter() > until and number + 1 >= LEAST_ROUNDS:
@@ -44,8 +47,8 @@ def measure_backward(
     alike: Dict[str, List[int]] = {}
     for call, kind in enumerate(kinds):
         alike.setdefault(kind, []).append(call)
-    typical = {kind: {w: _typical(samples[w][1:], calls) for w in widths} for kind, calls in alike.items()}
-    return tuple(dict(typical[kind]) for kind in kinds)
+    typical = {kind: {w: _typical(samples[w][1:], calls) for w in tried} for kind, calls in alike.items()}
+    return resized([typical[kind] for kind in kinds], widths)
 
 
 def with_backward(
