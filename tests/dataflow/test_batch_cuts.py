@@ -13,6 +13,7 @@ from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
 from corewise.dataflow.schedule import Task  # noqa: E402
+from corewise.dataflow.tasks import merged, slice_groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CORES = 4
@@ -172,3 +173,32 @@ def test_slices_are_neither_too_small_nor_too_many(num_rows: int, num_together: 
     assert -(-num_rows // num) <= MOST_ROWS or num == num_rows // FEWEST_ROWS
     if num_rows // num_cores >= FEWEST_ROWS:
         assert num % num_cores == 0
+
+
+def test_a_slice_is_one_task_where_there_is_one_for_every_core() -> None:
+    program = capture(Ensemble(), (torch.randn(64, 9, 6),), {}, CORES).program
+    assert sorted({part for part in program.slices if part is not None}) == list(range(CORES))
+    tasks = merged(program, [{1: 1e-3, 2: 1e-3}] * len(program.calls), 1e-5)
+    layers = [
+        sum(str(program.calls[call].target) == "aten.lstm.input" for call in task.calls) for task in tasks
+    ]
+    assert [num for num in layers if num] == [4] * CORES
+
+
+def test_slices_that_meet_in_between_are_tasks_before_and_after() -> None:
+    class Meeting(Ensemble):
+        def forward(self, x: Any) -> Any:
+            first, _ = self.ahead[0](x)
+            shared = first - first.mean(1, keepdim=True)  # over the batch: every slice is needed
+            second, _ = self.back[0](torch.cat([shared, x[..., :1]], -1))
+            return second
+
+    module = Meeting()
+    x = torch.randn(9, 64, 6)
+    captured = capture(module, (x,), {}, CORES)
+    groups = slice_groups(captured.program)
+    assert len(groups) == 2 * CORES
+    tasks = merged(captured.program, [{1: 1e-3}] * len(captured.program.calls), 1e-5)
+    assert all(max(task.needs, default=-1) < number for number, task in enumerate(tasks))
+    with torch.no_grad():
+        torch.testing.assert_close(replayed(captured, module, x), module(x), rtol=1e-4, atol=1e-5)

@@ -23,6 +23,7 @@ _STATES = {  # recurrent layers, with the number of their states
     _aten.rnn_tanh.input: 1,
     _aten.rnn_relu.input: 1,
 }
+SLICE = "corewise_slice"  # where a node's number of slice is noted
 MOST_ROWS, FEWEST_ROWS = 64, 16  # of a slice: more leave the cache, fewer leave vector units idle
 MOST_WEIGHT_BYTES = 512 * 1024  # every core reads all weights at every step: they must lie in its cache
 
@@ -47,27 +48,27 @@ class Slices:
     nodes: Tuple[Any, ...]
 
 
-def cut(graph: Any, num_cores: int) -> bool:
-    """Cuts the graph where that is sound and likely to help; True when it has."""
+def cut(graph: Any, num_cores: int) -> int:
+    """The number of slices the graph was cut into, where that is sound and likely to help; 0: it was not."""
     nodes = list(graph.nodes)
     layers = [node for node in nodes if _is_cuttable(node)]
     if not layers or any(_writes(node) for node in nodes):
-        return False
+        return 0
     rows = {_batch(node) for node in layers}
     levels = _levels(nodes, layers)
     num_together = max(list(levels.values()).count(level) for level in set(levels.values()))
     if len(rows) != 1:
-        return False
+        return 0
     [num_rows] = rows
     num = num_slices(num_rows, num_together, num_cores)
     if num < 2:
-        return False
+        return 0
     _Cutting(graph, num_rows, num, layers).run(nodes)
     for node in reversed(nodes):  # torch takes recurrent layers for random, so it would keep them
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
     graph.lint()
-    return True
+    return num
 
 
 def _is_cuttable(node: Any) -> bool:
@@ -143,7 +144,7 @@ class _Cutting:
     def _slice(self, node: Any, dim: int) -> Slices:
         """A value's slices: views of it."""
         with self._after(node):
-            made = [self._call(_aten.slice.Tensor, (node, dim, a, b)) for a, b in self.borders]
+            made = self._views(node, dim)
         self.cuts[node] = Slices(dim, tuple(made))
         self.wholes[node] = node
         return self.cuts[node]
@@ -153,9 +154,14 @@ class _Cutting:
         known = self.cuts.get(node)
         if known is None:
             with self.graph.inserting_before(user):
-                made = [self._call(_aten.slice.Tensor, (node, dim, a, b)) for a, b in self.borders]
+                made = self._views(node, dim)
             return Slices(dim, tuple(made))
         return known if known.dim == dim else None
+
+    def _views(self, node: Any, dim: int) -> List[Any]:
+        return [
+            self._call(_aten.slice.Tensor, (node, dim, a, b), part=i) for i, (a, b) in enumerate(self.borders)
+        ]
 
     def _after(self, node: Any) -> Any:
         if node.op == "placeholder":
@@ -175,9 +181,9 @@ class _Cutting:
             for i in range(len(self.borders)):
                 own = [each.nodes[i] for each in cut_states if each is not None]
                 args = (xs.nodes[i], own if num_states == 2 else own[0], *rest)
-                layer = self._call(node.target, args, shapes=shapes_of)
-                results = val(layer)
-                parts.append(tuple(self._call(operator.getitem, (layer, one)) for one in range(len(results))))
+                layer = self._call(node.target, args, part=i, shapes=shapes_of)
+                results = range(len(val(layer)))
+                parts.append(tuple(self._call(operator.getitem, (layer, one), part=i) for one in results))
         columns = list(zip(*parts))
         self.layer_results[node] = [(dim if one == 0 else 1, column) for one, column in enumerate(columns)]
 
@@ -199,7 +205,7 @@ class _Cutting:
             for i in range(len(self.borders)):
                 own = {one: self.cuts[one].nodes[i] for one in taken}
                 args = _mapped(node.args, _replacing(own))
-                made.append(self._call(node.target, args, node.kwargs))
+                made.append(self._call(node.target, args, part=i))
         self.cuts[node] = Slices(rule, tuple(made))
         return True
 
@@ -219,14 +225,16 @@ class _Cutting:
         self,
         target: Any,
         args: Tuple[Any, ...],
-        kwargs: Any = None,
+        part: Optional[int] = None,
         shapes: Optional[Callable[..., Any]] = None,
     ) -> Any:
-        node = self.graph.call_function(target, args, dict(kwargs or {}))
+        """A new node; `part` is the number of the slice it belongs to."""
+        node = self.graph.call_function(target, args)
         vals = _mapped(args, val)
         with torch.no_grad():
-            made = shapes(target, *vals) if shapes else target(*vals, **dict(kwargs or {}))
-        node.meta["val"] = made
+            node.meta["val"] = shapes(target, *vals) if shapes else target(*vals)
+        if part is not None:
+            node.meta[SLICE] = part
         return node
 
 

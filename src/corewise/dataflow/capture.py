@@ -50,8 +50,17 @@ def capture(
         exported = _export(module, args, kwargs)
     finally:
         before.restore()  # export runs the module's Python code
-    is_cut = num_cores > 1 and batch_cuts.cut(exported.graph, num_cores)
-    return _Reading(exported).captured(is_cut)
+    num_slices = batch_cuts.cut(exported.graph, num_cores) if num_cores > 1 else 0
+    captured = _Reading(exported).captured()
+    if not num_slices:
+        return captured
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    parts = {node.name: node.meta.get(batch_cuts.SLICE) for node in nodes}
+    slices = tuple(parts[call.name] for call in captured.program.calls)
+    program = dataclasses.replace(
+        captured.program, is_cut=True, slices=slices if num_slices % num_cores == 0 else ()
+    )
+    return dataclasses.replace(captured, program=program)
 
 
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -81,7 +90,7 @@ class _Reading:
         self.written: List[FrozenSet[int]] = []
         self.kinds: List[str] = []
 
-    def captured(self, is_cut: bool) -> Captured:
+    def captured(self) -> Captured:
         inputs, state, constants = self._placeholders()
         outputs: Tuple[Any, ...] = ()
         for node in self.exported.graph.nodes:
@@ -102,7 +111,6 @@ class _Reading:
             constants=constants,
             outputs=outputs,
             order=order,
-            is_cut=is_cut,
         )
         changed = frozenset().union(*self.written) if self.written else frozenset()
         self._refuse_written_constants(constants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Program:
     # Pairs of calls (earlier, later) that keep this order though no value flows between them: one writes to
     # memory that the other touches, or both draw random numbers. The tasks' `needs` already hold these.
     order: Tuple[Tuple[int, int], ...] = ()
-    is_cut: bool = False  # along the batch: it brings as many slices as there are cores
+    is_cut: bool = False  # along the batch
+    # Of each call the number of its slice, None where it takes the whole batch; empty where every call is a
+    # task of its own right: there are fewer slices than cores.
+    slices: Tuple[Optional[int], ...] = ()
 
     def reads(self, call: int) -> Tuple[int, ...]:
         """The values a call takes, each once, in order."""

@@ -40,10 +40,31 @@ def chains(program: Program) -> Tuple[Task, ...]:
 def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task, ...]:
     """Tasks of which none costs less than the overhead unless nothing could take it in."""
     groups = _Groups(call_graph(program), costs)
+    for alike in slice_groups(program):
+        groups.join_all(alike)
     groups.absorb_small(overhead_s)
     groups.join_chains(lambda first, second: groups.loss_s(first, second) <= overhead_s)
     groups.absorb_small(overhead_s)
     return groups.tasks()
+
+
+def slice_groups(program: Program) -> List[List[int]]:
+    """Calls of one slice of the batch that belong together: nothing outside lies between them."""
+    if not program.slices:
+        return []
+    levels: List[int] = []
+    for call, before in enumerate(call_graph(program)):
+        mine = program.slices[call]
+        crossed = (
+            levels[other] + (program.slices[other] is not None and program.slices[other] != mine)
+            for other in before
+        )
+        levels.append(max(crossed, default=0))
+    found: Dict[Tuple[int, int], List[int]] = {}
+    for call, (part, level) in enumerate(zip(program.slices, levels)):
+        if part is not None:
+            found.setdefault((part, level), []).append(call)
+    return list(found.values())
 
 
 def task_costs(tasks: Sequence[Task], costs: CallCosts) -> Tuple[Dict[int, float], ...]:
@@ -80,6 +101,11 @@ class _Groups:
             together = min(mine[width] + others[width] for width in one)
             worst = max(worst, together - min(mine.values()) - min(others.values()))
         return worst - _SAME_WIDTH_LOSS * (min(one.values()) + min(other.values()))
+
+    def join_all(self, calls: Sequence[int]) -> None:
+        """Joins these calls, none of which is joined yet."""
+        for other in calls[1:]:
+            self._join(calls[0], other)
 
     def join_chains(self, may_join: Callable[[int, int], bool]) -> None:
         """Joins each call with its only follower where that follows nothing else."""
