@@ -5,6 +5,7 @@ PIP_FLAGS ?= -q
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTABLE := $(VENV)/.testable
 
 .PHONY: setup demo test clean
 
@@ -12,8 +13,12 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,dev]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch]'
 	touch $(READY)
+
+$(TESTABLE): $(READY)
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,jax,tensorflow,dev]'
+	touch $(TESTABLE)
 
 demo: $(READY)
 	$(BIN)/corewise doctor
@@ -23,7 +28,7 @@ demo: $(READY)
 	@echo "Open demo/report.html. Records: demo/store. Table: demo/records.csv."
 	@echo "Run 'make demo' again: nothing is measured twice."
 
-test: $(READY)
+test: $(TESTABLE)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy

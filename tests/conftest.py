@@ -17,6 +17,9 @@ hypothesis.settings.load_profile("corewise")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# JAX and TensorFlow make their threads once in a process; in those of the tests they have one.
+os.environ.update({"PJRT_NPROC": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"})
+
 REQUIRE_PARTS = "COREWISE_REQUIRE_PARTS"
 # How tests are dealt out: those of a place below stay in one process under one name, the slow ones after it
 # go one by one to the process that is free, and all others stay together by file.

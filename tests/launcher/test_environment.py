@@ -50,6 +50,48 @@ def test_each_axis_sets_its_own_variables(change: dict[str, Any], expected: dict
     assert extra == expected
 
 
+JAX = {"PJRT_NPROC": "3", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": ""}
+TENSORFLOW = {
+    "TF_NUM_INTRAOP_THREADS": "3",
+    "TF_NUM_INTEROP_THREADS": "0",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_XLA_FLAGS": "",
+    "XLA_FLAGS": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"runtime": "torch"}, {}),
+        ({"runtime": "jax"}, JAX),
+        (
+            {"runtime": "jax", "device": "cuda"},
+            {**JAX, "JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        ),
+        ({"runtime": "tensorflow"}, TENSORFLOW),
+        ({"runtime": "tensorflow", "math": "vanilla"}, {**TENSORFLOW, "TF_ENABLE_ONEDNN_OPTS": "0"}),
+        ({"runtime": "tensorflow", "interop_threads": 2}, {**TENSORFLOW, "TF_NUM_INTEROP_THREADS": "2"}),
+        (
+            {"runtime": "tensorflow", "device": "cuda"},
+            {**TENSORFLOW, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        ),
+    ],
+)
+def test_each_framework_gets_what_it_reads_before_it_is_loaded(
+    change: dict[str, Any], expected: dict[str, str]
+) -> None:
+    env = trial_environment({**PLAIN, **change}, LIBRARIES, {})
+    plain = trial_environment(PLAIN, LIBRARIES, {})
+    assert {name: value for name, value in env.items() if name not in plain} == expected
+
+
+def test_a_studys_own_flags_reach_the_compiler() -> None:
+    env = trial_environment({**PLAIN, "runtime": "jax"}, LIBRARIES, {"XLA_FLAGS": "--xla_x=1"})
+    assert env["XLA_FLAGS"] == "--xla_x=1"
+
+
 def test_a_studys_own_variables_are_added() -> None:
     assert trial_environment(PLAIN, {}, {"DATA": "/scratch"})["DATA"] == "/scratch"
 

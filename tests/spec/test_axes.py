@@ -69,7 +69,7 @@ def test_every_axis_has_one_line_of_help() -> None:
         ("reserved_cores", "= cores // 2", "takes no expression"),
         ("reserved_cores", "allocation", "needs a whole number"),
         ("memory_format", "chanels_last", "did you mean 'channels_last'?"),
-        ("dtype", 32, "known: bfloat16, float16, float32, float64"),
+        ("dtype", 32, "known: bfloat16, complex128, complex64, float16, float32"),
         ("dtype", "= 3", "unknown value '= 3' of dtype"),
         ("smt", "yes", "smt is true or false, not 'yes'"),
         ("smt", 1, "smt is true or false, not 1"),

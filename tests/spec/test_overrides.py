@@ -66,13 +66,13 @@ def test_workload_mode_runtime_and_interpreter_can_be_set(tmp_path: Path) -> Non
         tmp_path,
         "workload=alexnet,resnet18",
         "mode=infer",
-        "runtime=numpy",
+        "runtime=numpy,torch",
         "python=python3",
         "prefix=env -i",
     )
     assert study.workloads == ("alexnet", "resnet18")
     assert study.where("resnet18") == "--set workload=alexnet,resnet18"
-    assert (study.modes, study.runtime) == (("infer",), "numpy")
+    assert (study.modes, study.runtimes) == (("infer",), ("numpy", "torch"))
     assert (study.python, study.prefix) == ("python3", ("env", "-i"))
 
 
@@ -119,7 +119,8 @@ def test_an_override_mends_a_mistake_of_the_file(tmp_path: Path) -> None:
         ("memory_format=", "memory_format is empty"),
         ("mode=trian", "unknown mode 'trian'; did you mean 'train'?"),
         ("mode=", "mode is empty"),
-        ("runtime=torch,numpy", "runtime: needs a text"),
+        ("runtime=torch,nunpy", "unknown runtime 'nunpy'; did you mean 'numpy'?"),
+        ("runtime=", "runtime is empty"),
         ("workload=no.py:make", "no such file: "),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_whole_study_is_read(tmp_path: Path) -> None:
     assert study.question == "How does it scale, and where does it stop paying?"
     assert study.workloads == ("resnet50", "alexnet")
     assert study.modes == ("train", "infer")
-    assert study.runtime == "torch"
+    assert study.runtimes == ("torch",)
     assert study.python == str(tmp_path / "env/bin/python")
     assert study.prefix == ("apptainer", "exec", "my image.sif")
     one, word, expression = study.axes["threads"]
@@ -76,7 +76,7 @@ def test_a_whole_study_is_read(tmp_path: Path) -> None:
 
 def test_a_workload_alone_makes_a_study(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, "workload: alexnet\naxes:\nconstraints:\nenvironment:\nprotocol:\n"))
-    assert (study.workloads, study.modes, study.runtime) == (("alexnet",), ("infer",), "torch")
+    assert (study.workloads, study.modes, study.runtimes) == (("alexnet",), ("infer",), ("torch",))
     assert (study.python, study.prefix, study.axes, study.fixed) == (None, (), {}, {})
     assert study.protocol == Protocol()
 
@@ -135,7 +135,12 @@ MISTAKES_AFTER_WORKLOAD = {
     "question no text": ("question: 3", 2, "question: needs a text, not 3"),
     "unknown mode": ("mode: [infer, trian]", 2, "unknown mode 'trian'; did you mean 'train'?"),
     "unknown runtime": ("runtime: tourch", 2, "unknown runtime 'tourch'; did you mean 'torch'?"),
-    "several runtimes": ("runtime: [torch, numpy]", 2, "runtime: needs a text"),
+    "one unknown of several runtimes": (
+        "runtime: [torch, jaxx]",
+        2,
+        "unknown runtime 'jaxx'; did you mean 'jax'?",
+    ),
+    "no runtime": ("runtime: []", 2, "runtime is empty"),
     "constraint syntax": ("constraints:\n  - threads >\n", 3, "cannot read 'threads >'"),
     "constraint name": (
         "constraints:\n  - threads > 1\n  - proceses > 1",

@@ -135,7 +135,8 @@ def test_the_hash_of_a_built_in_workload_is_the_same_from_a_zip_archive(tmp_path
     with zipfile.ZipFile(archive, "w") as packed:
         packed.write(root / "__init__.py", "corewise/__init__.py")
         for folder in ("workloads", "runtimes", "spec"):
-            for file in sorted((root / folder).rglob("*.py"), reverse=True):
+            files = [file for kind in ("*.py", "*.txt") for file in (root / folder).rglob(kind)]
+            for file in sorted(files, reverse=True):
                 packed.write(file, file.relative_to(root.parent))
     program = "from corewise.workloads import custom; print(custom.__file__, custom.source_hash('resnet50'))"
     done = subprocess.run(

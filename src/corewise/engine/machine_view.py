@@ -13,6 +13,7 @@ from corewise.launcher.environment import inherited_environment
 from corewise.launcher.local import probe_command
 from corewise.machine.allocation import read_allocation
 from corewise.machine.facts import MachineFacts, host_class, read_facts
+from corewise.machine.kept_ceilings import allocation_shape
 from corewise.machine.libraries import find_library
 from corewise.machine.model import Allocation, Topology
 from corewise.machine.topology import format_cpu_list, read_topology
@@ -49,12 +50,7 @@ class Host:
 
     def allocation_shape(self) -> list[list[int]]:
         """Cores and CPUs per NUMA node, largest first: equal for equivalent grants on equal machines."""
-        usable = self.usable
-        shape = []
-        for node in usable.nodes:
-            cpus = [c for c in usable.cpus if c.node == node]
-            shape.append([len({c.core for c in cpus}), len(cpus)])
-        return sorted(shape, reverse=True)
+        return [list(node) for node in allocation_shape(self.topology, self.allocation)]
 
     def describe(self) -> dict[str, Any]:
         """What a record says of the machine."""

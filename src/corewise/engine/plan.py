@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from corewise.engine.frameworks import framework_versions
 from corewise.engine.machine_view import (
     PRELOADABLE,
     Host,
@@ -19,19 +20,21 @@ from corewise.engine.machine_view import (
     read_host,
 )
 from corewise.launcher.environment import trial_environment
-from corewise.launcher.measured_side import build_worker
+from corewise.launcher.measured_side import build_worker, default_cache
 from corewise.launcher.ranks import place_params
+from corewise.machine.ceilings import Ceilings
+from corewise.machine.kept_ceilings import read_kept
 from corewise.machine.libraries import install_hint
 from corewise.machine.placement import PlacementError
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
 from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial
+from corewise.workloads.base import work_of
 from corewise.workloads.custom import is_custom, package_hash, source_hash
 from corewise.workloads.registry import find_workload
 
 ID_LENGTH = 16
 BUILT_IN_WORKLOAD = "matmul"  # any of ours: their hash is that of all our workloads and runtimes
-FRAMEWORK_PACKAGES = {"torch": ("torch",), "numpy": ("numpy",)}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Plan:
     trials: tuple[Trial, ...]
     skipped: tuple[Skipped, ...]
     num_excluded: int
+    ceilings: Ceilings | None = None  # kept for this machine
 
 
 def make_plan(study: Study, host: Host | None = None) -> Plan:
@@ -69,6 +73,7 @@ class Planner:
     interpreter: Interpreter
     worker: Path
     libraries: Mapping[str, Path]
+    ceilings: Ceilings | None = None
 
     @classmethod
     def of(cls, study: Study, host: Host | None = None) -> "Planner":
@@ -76,7 +81,9 @@ class Planner:
         host = host or read_host()
         worker = build_worker()
         interpreter = probe_interpreter(interpreter_words(study), worker, study.environment)
-        return cls(host, interpreter, worker, preloadable_libraries(interpreter))
+        return cls(
+            host, interpreter, worker, preloadable_libraries(interpreter), _ceilings(host, interpreter)
+        )
 
     def plan(self, study: Study) -> Plan:
         """The plan of a study with the same interpreter and environment."""
@@ -99,6 +106,7 @@ class Planner:
             tuple(trials),
             tuple(skipped),
             expansion.num_excluded,
+            self.ceilings,
         )
 
     def _trial(self, study: Study, params: Mapping[str, Any], ranks: tuple[RankPlacement, ...]) -> Trial:
@@ -137,7 +145,7 @@ def trial_identity(
         "protocol": asdict(protocol),
         "source": [source_hash(workload), source_hash(BUILT_IN_WORKLOAD), *_library_hashes(params)],
         "python": [*interpreter.words[:-1], interpreter.version],
-        "framework": _framework_versions(str(params["runtime"]), interpreter),
+        "framework": framework_versions(str(params["runtime"]), interpreter),
         "host_class": host.class_hash,
         "allocation": host.allocation_shape(),
         "environment": dict(extra_env),
@@ -151,9 +159,11 @@ def _library_hashes(params: Mapping[str, Any]) -> list[str]:
     return [package_hash("corewise.dataflow")] if params.get("execution") == "malleable" else []
 
 
-def _framework_versions(runtime: str, interpreter: Interpreter) -> dict[str, str]:
-    names = FRAMEWORK_PACKAGES.get(runtime, (runtime,))
-    return {name: interpreter.packages.get(name, "absent") for name in names}
+def _ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
+    """What `corewise doctor --ceilings` has kept for this machine; it is not measured unasked."""
+    runtime = next((name for name in ("torch", "numpy") if name in interpreter.packages), "")
+    version = interpreter.packages.get(runtime, "")
+    return read_kept(default_cache(), host.class_hash, host.allocation_shape(), runtime, version).ceilings
 
 
 def _place(host: Host, params: Mapping[str, Any]) -> tuple[RankPlacement, ...]:
@@ -162,12 +172,15 @@ def _place(host: Host, params: Mapping[str, Any]) -> tuple[RankPlacement, ...]:
 
 def _work(params: Mapping[str, Any]) -> dict[str, float]:
     args = tuple((key, value) for key, value in sorted(params.items()) if key.startswith("args."))
-    return dict(_cached_work(str(params["workload"]), str(params["mode"]), args))
+    return dict(_cached_work(str(params["workload"]), str(params["mode"]), str(params["dtype"]), args))
 
 
 @lru_cache(maxsize=1024)
-def _cached_work(name: str, mode: str, arguments: tuple[tuple[str, Any], ...]) -> dict[str, float]:
+def _cached_work(
+    name: str, mode: str, dtype: str, arguments: tuple[tuple[str, Any], ...]
+) -> dict[str, float]:
     if is_custom(name):
         return {}
     args = {key.removeprefix("args."): value for key, value in arguments}
-    return {key: float(value) for key, value in asdict(find_workload(name).work(mode, args)).items()}
+    counted = work_of(find_workload(name), mode, args, dtype)
+    return {key: float(value) for key, value in asdict(counted).items()}

@@ -1,12 +1,14 @@
 """What a trial has gone through -> its record."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from corewise import __version__
 from corewise.engine.collect import record_metrics
 from corewise.engine.plan import Plan, Skipped
 from corewise.engine.progress import TrialProgress
+from corewise.engine.roofline import ABOVE, ABOVE_NOTE, ceiling_metrics
 from corewise.launcher.local import hand_command, shell_line
 from corewise.spec.record import Record, utc_now
 from corewise.spec.trial import Trial
@@ -27,19 +29,21 @@ def trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
     status = "ok"
     if bad is not None:
         status = "skipped" if bad.kind == "infeasible" else "failed"
+    metrics = {} if bad else record_metrics(trial, progress.runs)
+    metrics |= ceiling_metrics(trial, metrics, plan.ceilings)
     return replace(
         _base(plan, trial.trial_id, status),
         kind=bad.kind if bad else "",
         reason=bad.reason if bad else "",
         params=trial.params,
-        metrics={} if bad else record_metrics(trial, progress.runs),
+        metrics=metrics,
         runs=tuple(run.to_json() for run in progress.runs),
         disturbed=tuple(run.to_json() for run in progress.disturbed),
         command=by_hand(plan, trial, folder),
         env=trial.env,
         protocol=asdict(trial.protocol),
         work=trial.work,
-        notes=_notes(progress),
+        notes=_notes(progress, metrics),
         started_at=progress.started_at,
     )
 
@@ -63,8 +67,10 @@ def _base(plan: Plan, trial_id: str, status: str) -> Record:
     )
 
 
-def _notes(progress: TrialProgress) -> tuple[str, ...]:
+def _notes(progress: TrialProgress, metrics: Mapping[str, float]) -> tuple[str, ...]:
     notes = [note for run in progress.runs for rank in run.ranks for note in rank.get("notes", ())]
     if progress.trial.protocol.start == "fresh":
         notes.append("each rank imported the framework itself: no warm parent")
+    if metrics.get("fraction_of_ceiling", 0.0) > ABOVE:
+        notes.append(ABOVE_NOTE)
     return tuple(dict.fromkeys(notes))

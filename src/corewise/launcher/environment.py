@@ -37,6 +37,7 @@ def trial_environment(
     """The variables a trial's processes start with, beyond what they inherit."""
     threads = str(params["threads"])
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    env.update(_framework_variables(params))
     if params["wait_policy"] != "default":
         env["OMP_WAIT_POLICY"] = str(params["wait_policy"]).upper()
     if params["allocator"] == "retain":
@@ -50,6 +51,30 @@ def trial_environment(
         env.update(wanted_environment(env))
     env.update(extra)
     return env
+
+
+def _framework_variables(params: Mapping[str, Any]) -> dict[str, str]:
+    """What JAX and TensorFlow read when they are loaded or first used; the user's own flags are left out."""
+    runtime, on_gpu = params.get("runtime"), params.get("device") == "cuda"
+    if runtime == "jax":
+        env = {
+            "PJRT_NPROC": str(params["threads"]),  # else a thread for each CPU of the mask
+            "JAX_PLATFORMS": "cuda,cpu" if on_gpu else "cpu",
+            "JAX_ENABLE_X64": "0",  # as JAX comes; kernels switch it on
+            "XLA_FLAGS": "",
+        }
+        return {**env, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if on_gpu else env
+    if runtime == "tensorflow":
+        env = {
+            "TF_NUM_INTRAOP_THREADS": str(params["threads"]),
+            "TF_NUM_INTEROP_THREADS": str(params.get("interop_threads") or 0),  # 0: as it comes
+            "TF_ENABLE_ONEDNN_OPTS": "0" if params.get("math") == "vanilla" else "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TF_XLA_FLAGS": "",
+            "XLA_FLAGS": "",
+        }
+        return {**env, "TF_FORCE_GPU_ALLOW_GROWTH": "true"} if on_gpu else env
+    return {}
 
 
 def inherited_environment(outer: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ MEASURED_FILES = (
 )
 MEASURED_FOLDERS = ("worker", "runtimes", "workloads", "probes", "dataflow")
 COMPILED_THERE = ("*.cpp", "*.h")  # sources that are built where they run
+READ_THERE = "workloads/primitives/problems/*.txt"  # problems that come by name
 FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal sources give equal bytes
 
 
@@ -31,7 +32,8 @@ def measured_sources(package: Path = PACKAGE) -> list[Path]:
 def native_sources(package: Path = PACKAGE) -> list[Path]:
     """The files in other languages that travel with them."""
     folder = package / "dataflow" / "native"
-    return sorted(path.relative_to(package) for kind in COMPILED_THERE for path in folder.glob(kind))
+    found = [*package.glob(READ_THERE), *(path for kind in COMPILED_THERE for path in folder.glob(kind))]
+    return sorted(path.relative_to(package) for path in found)
 
 
 def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:

@@ -34,7 +34,7 @@ _REFUSALS = {
 
 # Threads that serve and do not compute; they may use any CPU of the rank even under `bind: core`.
 # All others are bound: OpenMP, OpenBLAS and MKL threads (they bear the process's name), frameworks' pools.
-HELPER_PREFIXES = ("gloo", "pt_gloo", "pt_tcpstore", "pt_dist", "pt_data_pin", "jemalloc", "cuda")
+HELPER_PREFIXES = ("gloo", "pt_gloo", "pt_tcpstore", "pt_dist", "pt_data_pin", "jemalloc", "cuda", "tile_io")
 
 
 @dataclasses.dataclass(frozen=True)

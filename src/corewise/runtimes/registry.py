@@ -13,6 +13,8 @@ from corewise.workloads.registry import Registry
 BUILT_IN: Mapping[str, str] = {
     "numpy": "corewise.runtimes.numpy.runtime:NumpyRuntime",
     "torch": "corewise.runtimes.torch.runtime:TorchRuntime",
+    "jax": "corewise.runtimes.jax.runtime:JaxRuntime",
+    "tensorflow": "corewise.runtimes.tensorflow.runtime:TensorflowRuntime",
 }
 
 RUNTIMES = Registry("runtime", "corewise.runtimes", BUILT_IN)

@@ -9,7 +9,7 @@ from corewise.spec.errors import nearest
 from corewise.spec.expressions import Expression, ExpressionError, parse_expression
 
 MODES = ("train", "infer")
-RUNTIMES = ("torch", "numpy")
+RUNTIMES = ("torch", "numpy", "jax", "tensorflow")
 MACHINE_NAMES = ("allocation", "cores", "cpus", "numa_nodes", "sockets")
 COUNT_WORDS = ("allocation", "powers-of-two", "all-factorisations")
 SEVERAL_WORDS = ("powers-of-two", "all-factorisations")
@@ -96,7 +96,11 @@ AXES: Mapping[str, Axis] = {
         ),
         _count("batch", 16, "samples per step", 1, 10**9),
         _choice("batch_scope", "process global", "whether `batch` is one process's or all of them together"),
-        _choice("dtype", "float32 bfloat16 float64 float16 int8", "number format of the computation"),
+        _choice(
+            "dtype",
+            "float32 bfloat16 float64 float16 int8 complex64 complex128",
+            "number format of the computation",
+        ),
         _choice("memory_format", "contiguous channels_last blocked", "layout of images and weights"),
         _choice("execution", "eager compile script malleable", "how the model is executed"),
         _choice(

@@ -15,7 +15,7 @@ from corewise.spec.feasibility import Circumstances, reasons_against
 from corewise.spec.feasibility import MachineView as MachineView
 from corewise.spec.sections import candidates_of_all
 from corewise.spec.study import Study
-from corewise.workloads.base import Workload
+from corewise.workloads.base import Workload, own_defaults
 
 MAX_POINTS = 100_000
 
@@ -63,15 +63,15 @@ def expand(
     }
     _check_arguments(study, workloads)
     _check_folders(study)
-    candidates = candidates_of_all(study.axes, study.fixed)
-    _check_size(study, machine, candidates)
+    _check_size(study, machine, candidates_of_all(study.axes, study.fixed))
     sorter = _Sorter(study, machine)
-    order = evaluation_order(candidates)
-    for name, mode in itertools.product(study.workloads, study.modes):
+    for name, mode, runtime in itertools.product(study.workloads, study.modes, study.runtimes):
+        candidates = candidates_of_all(study.axes, {**own_defaults(workloads[name]), **study.fixed})
+        order = evaluation_order(candidates)
         start = {
             "workload": name,
             "mode": mode,
-            "runtime": study.runtime,
+            "runtime": runtime,
             **_default_arguments(workloads[name]),
         }
         for values in _combinations(candidates, machine):
@@ -233,7 +233,7 @@ def _check_size(study: Study, machine: MachineView, candidates: Mapping[str, tup
         )
         for (_, smt), (_, reserved) in _settings(candidates)
     )
-    num_points *= len(study.workloads) * len(study.modes)
+    num_points *= len(study.workloads) * len(study.modes) * len(study.runtimes)
     if num_points > MAX_POINTS:
         sizes = ", ".join(f"{name} {len(values)}" for name, values in study.axes.items())
         raise UserError(

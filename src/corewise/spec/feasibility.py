@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corewise.spec.axes import AXES
-from corewise.workloads.base import Traits, Workload, traits_of
+from corewise.workloads.base import Traits, Workload, is_kernel, traits_of
 
 # Of /proc/cpuinfo: instructions by which oneDNN computes float32 products in fewer digits.
 SHORT_PRODUCTS = {"bf16": ("amx_bf16", "bf16", "svebf16"), "tf32": ("amx_fp16",)}
@@ -115,6 +115,39 @@ def _batch(params: Params, here: Circumstances) -> Iterator[str]:
         yield f"a global batch of {params['batch']} is no multiple of {params['processes']} processes"
 
 
+def _kernel(params: Params, here: Circumstances) -> Iterator[str]:
+    """A kernel has number formats of its own, but no batches and no ways to be executed."""
+    kernel: Any = here.workload
+    if not is_kernel(kernel):
+        if params["dtype"].startswith("complex"):
+            yield f"dtype: {params['dtype']} is for kernels such as fft"
+        return
+    if params["batch"] != 1:
+        yield f"batch {params['batch']}: a step of {kernel.name} is one sample; leave batch out, or 1"
+    for name in ("memory_format", "execution", "freezing", "data"):
+        if params[name] != AXES[name].default:
+            yield f"{name}: {params[name]} is for models; {kernel.name} is a kernel"
+    try:
+        dtypes = kernel.dtypes({**kernel.parameters, **_arguments(params)})
+    except ValueError:  # told by another rule
+        return
+    if params["dtype"] not in dtypes:
+        yield f"{kernel.name} has no dtype {params['dtype']}; it has {', '.join(dtypes)}"
+
+
+def _primitive(params: Params, here: Circumstances) -> Iterator[str]:
+    """What a workload of a single operator refuses by itself."""
+    refusal = getattr(here.workload, "refusal", None)
+    if refusal is None:
+        return
+    try:
+        reason = refusal(params)
+    except ValueError:  # told by another rule
+        return
+    if reason is not None:
+        yield reason
+
+
 def _device(params: Params, here: Circumstances) -> Iterator[str]:
     """What the device allows."""
     machine = here.machine
@@ -133,7 +166,7 @@ def _device(params: Params, here: Circumstances) -> Iterator[str]:
 
 def _int8(params: Params, here: Circumstances) -> Iterator[str]:
     """Where torch computes in whole numbers."""
-    if params["dtype"] != "int8" or params["runtime"] != "torch":
+    if params["dtype"] != "int8" or params["runtime"] != "torch" or is_kernel(here.workload):
         return
     if params["mode"] == "train":
         yield "dtype: int8 is for inference only: whole numbers cannot be trained"
@@ -159,10 +192,10 @@ def _gpu(params: Params, here: Circumstances) -> Iterator[str]:
 
 def _onednn(params: Params, here: Circumstances) -> Iterator[str]:
     """Where oneDNN is used at all, and what its own layout allows."""
-    used = params["device"] == "cpu" and params["runtime"] == "torch"
+    used = params["device"] == "cpu" and params["runtime"] in ("torch", "tensorflow")
     if params["math"] == "vanilla" and not used:
         yield f"math: vanilla switches off oneDNN, unused by {params['runtime']} on {params['device']}"
-    if params["memory_format"] != "blocked":
+    if params["memory_format"] != "blocked" or params["runtime"] in _LACKS:
         return
     if not used:
         yield f"memory_format: blocked is oneDNN's, unused by {params['runtime']} on {params['device']}"
@@ -232,30 +265,43 @@ def _huge_pages(params: Params, here: Circumstances) -> Iterator[str]:
         yield "huge_pages: transparent is switched off in the kernel; `corewise doctor` says how to allow it"
 
 
-_NOT_IN_NUMPY = (
-    "device",
-    "dtype",
-    "memory_format",
-    "execution",
-    "freezing",
-    "float32_precision",
-    "denormals",
-    "openmp",
-    "wait_policy",
-    "interop_threads",
-    "data",
-    "loader_workers",
-    "pinned_memory",
+_OF_TORCH = (
+    *("memory_format", "execution", "freezing", "denormals", "openmp", "wait_policy"),
+    *("data", "loader_workers", "pinned_memory"),
 )
+_LACKS: Mapping[str, tuple[str, ...]] = {  # what a runtime knows only the defaults of
+    "numpy": ("device", "dtype", *_OF_TORCH, "float32_precision", "interop_threads"),
+    "jax": (*_OF_TORCH, "interop_threads"),
+    "tensorflow": _OF_TORCH,
+}
 
 
-def _numpy(params: Params, here: Circumstances) -> Iterator[str]:
-    """NumPy knows only the defaults of what frameworks offer."""
-    if params["runtime"] != "numpy":
-        return
-    for name in _NOT_IN_NUMPY:
+def _lacking(params: Params, here: Circumstances) -> Iterator[str]:
+    """What torch offers and another runtime does not."""
+    runtime = params["runtime"]
+    for name in _LACKS.get(runtime, ()):
+        if name == "dtype" and is_kernel(here.workload):  # its arrays know more formats than numpy's models
+            continue
         if params[name] != AXES[name].default and (name, params[name]) != ("dtype", "float64"):
-            yield f"the numpy runtime has no {name}: {params[name]}; leave it {AXES[name].default or 'null'}"
+            usual = AXES[name].default or "null"
+            yield f"the {runtime} runtime has no {name}: {params[name]}; leave it {usual}"
+
+
+def _xla(params: Params, here: Circumstances) -> Iterator[str]:
+    """What JAX and TensorFlow make of numbers and threads."""
+    runtime, device, precision = params["runtime"], params["device"], params["float32_precision"]
+    if runtime not in ("jax", "tensorflow"):
+        return
+    if precision != "default":
+        if params["dtype"] != "float32":
+            yield f"float32_precision: {precision} has no effect: dtype is {params['dtype']}"
+        elif (precision, device) != ("tf32", "cuda"):
+            yield f"{runtime} has no float32_precision: {precision} on {device}; it has tf32 on cuda"
+    if params["bind"] == "core" and params["threads"] > 1:
+        yield (
+            f"bind: core cannot hold: {runtime} keeps more threads than it computes with at a time, and any "
+            "of them may be next; use bind: rank"
+        )
 
 
 def _libraries(params: Params, here: Circumstances) -> Iterator[str]:
@@ -294,8 +340,21 @@ def _refusal(workload: Workload, mode: str, args: Params) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    *(_offered, _side_by_side, _images, _cores, _batch, _device, _int8, _gpu, _onednn, _freezing),
-    *(_malleable, _numbers, _huge_pages, _numpy, _libraries, _loading, _size),
+    *(
+        _offered,
+        _kernel,
+        _primitive,
+        _side_by_side,
+        _images,
+        _cores,
+        _batch,
+        _device,
+        _int8,
+        _gpu,
+        _onednn,
+        _freezing,
+    ),
+    *(_malleable, _numbers, _huge_pages, _lacking, _xla, _libraries, _loading, _size),
 )
 
 

@@ -48,6 +48,11 @@ GOVERNED = {
     "OMP_NUM_THREADS": "threads",
     "MKL_NUM_THREADS": "threads",
     "OPENBLAS_NUM_THREADS": "threads",
+    "PJRT_NPROC": "threads",
+    "TF_NUM_INTRAOP_THREADS": "threads",
+    "TF_NUM_INTEROP_THREADS": "interop_threads",
+    "TF_ENABLE_ONEDNN_OPTS": "math",
+    "JAX_PLATFORMS": "device",
     "OMP_WAIT_POLICY": "wait_policy",
     "LD_PRELOAD": "allocator or openmp",
 }
@@ -70,7 +75,7 @@ class Study:
     question: str
     workloads: tuple[str, ...]
     modes: tuple[str, ...]
-    runtime: str
+    runtimes: tuple[str, ...]
     python: str | None
     prefix: tuple[str, ...]
     axes: Mapping[str, tuple[AxisValue, ...]]
@@ -111,7 +116,7 @@ def load_study(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Study
         question=" ".join(model.question.split()),
         workloads=tuple(workloads),
         modes=tuple(dict.fromkeys(model.mode)),
-        runtime=model.runtime,
+        runtimes=tuple(dict.fromkeys(model.runtime)),
         python=python,
         prefix=tuple(model.prefix),
         axes=axes,
@@ -231,7 +236,9 @@ class StudyFile(_FileModel):
     mode: Annotated[
         list[Annotated[str, _one_of("mode", MODES)]], BeforeValidator(_listed), Field(min_length=1)
     ] = ["infer"]
-    runtime: Annotated[str, AfterValidator(_known_runtime)] = "torch"
+    runtime: Annotated[
+        list[Annotated[str, AfterValidator(_known_runtime)]], BeforeValidator(_listed), Field(min_length=1)
+    ] = ["torch"]
     python: Annotated[str, Field(min_length=1)] | None = None
     prefix: Annotated[list[str], BeforeValidator(_told(_split_prefix))] = []
     axes: Annotated[dict[str, Any], BeforeValidator(_empty_when_absent)] = {}

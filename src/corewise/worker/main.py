@@ -19,7 +19,11 @@ from corewise.machine import pinning
 from corewise.spec.trial import trial_from_json
 from corewise.worker.channel import Channel
 
-PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "jax", "numpy", "Pillow", "mpi4py", "intel-openmp")
+PACKAGES = (
+    *("torch", "tensorflow", "numpy", "Pillow", "mpi4py", "intel-openmp"),
+    *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+)
+TENSORFLOW_BUILDS = ("tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "intel-tensorflow")
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -45,18 +49,27 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def probe() -> dict[str, object]:
     """Versions of the interpreter and of what lies beside it, nothing imported."""
-    versions = {}
+    versions: dict[str, str] = {}
     for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        versions.update(_first_version(name, (name,)))
+    if "tensorflow" not in versions:  # the same module by another name
+        versions.update(_first_version("tensorflow", TENSORFLOW_BUILDS))
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "prefix": sys.prefix,
         "packages": versions,
     }
+
+
+def _first_version(name: str, packages: Sequence[str]) -> dict[str, str]:
+    """Under this name the version of the first package that is installed; nothing where none is."""
+    for package in packages:
+        try:
+            return {name: importlib.metadata.version(package)}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {}
 
 
 def run_by_hand(trial_file: Path, out_dir: Path) -> int:

@@ -27,6 +27,7 @@ from corewise.worker.steady import WarmUp
 MIN_WARM_UP_S = 0.01  # steps of microseconds: caches and clock have not settled after a dozen
 STEPS_AFTER_PAUSE = 1
 NOT_STEADY = "warm-up ended by its time limit, not steady"
+PEER_PREFIX = "benchdnn_"  # figures of another program on the same cores, which a job has asked
 LONG_STEP_S = 0.1  # from here on two windows of three steps say enough
 
 
@@ -132,6 +133,12 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         job.close()
 
 
+def _sampled_facts(job: Job) -> Mapping[str, Any]:
+    """What a job found while it was sampled; nothing, unless it has a method `sampled_facts`."""
+    say = getattr(job, "sampled_facts", None)
+    return say() if say is not None else {}
+
+
 def _of_others(trial: Trial, metrics: Mapping[str, float]) -> Mapping[str, float]:
     """The metrics without what cannot be told from other ranks, which then use the same CPUs."""
     cpus = [cpu for rank in trial.ranks for cpu in rank.cpus]
@@ -212,7 +219,8 @@ class _BeforeSampling:
         elif trial.params["execution"] != "eager":
             first_call_s = float(self.proofs.get("first_call_s", first_step_s))
             found["compile_s"] = max(0.0, first_call_s - expected_s)
-        return found
+        peers = (name for name in self.proofs if name.startswith(PEER_PREFIX) and name.endswith("_s"))
+        return {**found, **{name: float(self.proofs[name]) for name in peers}}
 
     def facts(self, job: Job) -> dict[str, Any]:
         return {
@@ -274,7 +282,7 @@ def _sampled(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling
         steps_per_sample=sampled.steps_per_sample,
         samples_per_step=float(job.samples_per_step),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-        facts=before.facts(job),
+        facts={**before.facts(job), **_sampled_facts(job)},
         disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(cpus))),
         notes=() if before.warm_up.reason == "steady" else (NOT_STEADY,),
     )

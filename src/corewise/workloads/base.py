@@ -8,6 +8,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional, Protocol
 
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int8": 1,
+    "int32": 4,
+    "complex64": 8,
+    "complex128": 16,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -55,3 +66,26 @@ def traits_of(workload: Optional[Workload], args: Mapping[str, Any]) -> Traits:
     """What a workload says of itself beyond what it must: nothing, unless it has a method `traits`."""
     say = getattr(workload, "traits", None)
     return say(args) if say is not None else Traits()
+
+
+def is_kernel(workload: Optional[Workload]) -> bool:
+    """True of a workload that is built from any framework's arrays: one step is one sample."""
+    return hasattr(workload, "build")
+
+
+def work_of(workload: Workload, mode: str, args: Mapping[str, Any], dtype: str) -> Work:
+    """What one sample costs, where it depends on the number format for that one."""
+    if is_kernel(workload) or getattr(workload, "counts_by_dtype", False):
+        counted: Work = workload.work(mode, args, dtype)  # type: ignore[call-arg]
+        return counted
+    return workload.work(mode, args)
+
+
+def own_defaults(workload: Optional[Workload]) -> Mapping[str, Any]:
+    """What axes are where a study says nothing of them and the workload knows better than their table."""
+    if workload is None or not hasattr(workload, "dtypes"):  # kernels and primitives name theirs
+        return {}
+    formats = workload.dtypes(workload.parameters)
+    best = getattr(workload, "axis_defaults", {})
+    dtype = {} if "float32" in formats else {"dtype": formats[0]}
+    return {"batch": 1, **dtype, **best}

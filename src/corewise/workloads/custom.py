@@ -29,7 +29,7 @@ from corewise.runtimes.base import WorkloadError
 from corewise.workloads.base import Work
 
 SUFFIX = ".py"
-NATIVE_SUFFIXES = (".cpp", ".h")
+NATIVE_SUFFIXES = (".cpp", ".h", ".txt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CustomWorkload:
     name: str
     summary: str = "your own workload"
     modes: Tuple[str, ...] = ("train", "infer")
-    runtimes: Tuple[str, ...] = ("torch", "numpy")
+    runtimes: Tuple[str, ...] = ("torch", "numpy", "jax", "tensorflow")
     concurrent: bool = True  # unknown, so nothing is ruled out
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # any: they go to the factory
 

@@ -26,7 +26,18 @@ BUILT_IN: Mapping[str, str] = {
     "two_tower": "corewise.workloads.models.two_tower:TWO_TOWER",
     "mixture_of_experts": "corewise.workloads.models.mixture_of_experts:MIXTURE_OF_EXPERTS",
     "matmul": "corewise.workloads.primitives.matmul:MATMUL",
+    "convolution": "corewise.workloads.primitives.convolution:CONVOLUTION",
+    "matrix_product": "corewise.workloads.primitives.matrix_product:MATRIX_PRODUCT",
+    "lstm_cell": "corewise.workloads.primitives.lstm_cell:LSTM_CELL",
+    "stream": "corewise.workloads.kernels.stream:STREAM",
+    "gemm": "corewise.workloads.kernels.gemm:GEMM",
+    "tiled_product": "corewise.workloads.kernels.tiled_product:TILED_PRODUCT",
+    "fft": "corewise.workloads.kernels.fft:FFT",
+    "cg": "corewise.workloads.kernels.cg:CG",
 }
+
+# Run as workloads are, by verbs of their own; no study names them and no list shows them.
+UNLISTED: Mapping[str, str] = {"ceilings": "corewise.workloads.ceilings:CEILINGS"}
 
 
 class UnknownName(LookupError):
@@ -51,6 +62,7 @@ class Registry:
     kind: str  # what the names are, for error texts
     group: str  # the entry point group that extends it
     built_in: Mapping[str, str]
+    unlisted: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> Tuple[str, ...]:
         """All known names: ours in their order, then those of other packages."""
@@ -62,13 +74,15 @@ class Registry:
         """The object of that name."""
         if name in self.built_in:  # the quick way: reading entry points takes tens of milliseconds
             return load_attribute(self.built_in[name])
+        if name in self.unlisted:
+            return load_attribute(self.unlisted[name])
         for point in _entry_points(self.group):
             if point.name == name:
                 return point.load()
         raise UnknownName(f"unknown {self.kind} {name!r}; {_nearest(name, self.names())}")
 
 
-WORKLOADS = Registry("workload", "corewise.workloads", BUILT_IN)
+WORKLOADS = Registry("workload", "corewise.workloads", BUILT_IN, UNLISTED)
 
 
 def find_workload(name: str) -> Workload:

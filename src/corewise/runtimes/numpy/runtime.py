@@ -11,9 +11,12 @@ import platform
 from typing import Any, Mapping, cast
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, WorkloadError
+from corewise.runtimes.kernel_job import prepare_kernel
 from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
 from corewise.runtimes.steps import StepJob
+from corewise.workloads.base import is_kernel
 from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.registry import find_workload, load_attribute
 
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
@@ -31,10 +34,13 @@ class NumpyRuntime:
             raise MissingPart(
                 f"numpy is not installed for this Python: pip install numpy ({problem})"
             ) from problem
-        import corewise.runtimes.numpy.matmul  # noqa: F401  (compiled once in the parent, not in every rank)
+        import corewise.runtimes.numpy.arrays  # (compiled once in the parent, not in every rank)
+        import corewise.runtimes.numpy.matmul  # noqa: F401
 
     def warm_for(self, params: Mapping[str, Any]) -> None:
-        """Nothing beyond numpy is needed."""
+        """Import the workload itself; nothing beyond numpy is needed."""
+        if not is_custom(str(params["workload"])):
+            find_workload(str(params["workload"]))
 
     def versions(self) -> Mapping[str, str]:
         import numpy
@@ -50,6 +56,10 @@ class NumpyRuntime:
         if is_custom(name):
             return _custom_job(name, params)
         workload = find_workload(name)
+        if is_kernel(workload):
+            from corewise.runtimes.numpy.arrays import NumpyArrays
+
+            return prepare_kernel(cast(Kernel, workload), NumpyArrays(), params, context, kernel_facts)
         require_point(workload, params)
         builder = getattr(workload, "builders", {}).get(self.name)
         if builder is None:
@@ -60,6 +70,11 @@ class NumpyRuntime:
 def read_back() -> Mapping[str, Any]:
     """What is known of numpy's threads: the environment it was loaded with."""
     return {"blas_environment": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}}
+
+
+def kernel_facts() -> Mapping[str, Any]:
+    """What a kernel's threads are: numpy computes element by element in one."""
+    return {**read_back(), "num_elementwise_threads": 1}
 
 
 def _custom_job(name: str, params: Mapping[str, Any]) -> Job:

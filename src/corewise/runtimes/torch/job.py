@@ -89,6 +89,9 @@ class ModuleJob:
         _return_free_memory()
         return verdict
 
+    def step(self) -> None:
+        raise NotImplementedError
+
     def agree(self, flag: bool) -> bool:
         return self._group.agree(flag)
 
@@ -191,6 +194,11 @@ class TrainJob(ModuleJob):
 
     def loss(self) -> Optional[float]:
         return None if self._last_loss is None else float(self._last_loss)
+
+    @property
+    def optimizer(self) -> Any:
+        """What moves the parameters."""
+        return self._optimizer
 
 
 def _return_free_memory() -> None:

@@ -13,7 +13,9 @@ from typing import Any, Mapping, cast
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
 from corewise.runtimes.params import require_point
+from corewise.workloads.base import is_kernel
 from corewise.workloads.custom import is_custom
+from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.models.layered import LayeredModel
 from corewise.workloads.registry import find_workload, load_attribute
 
@@ -58,7 +60,9 @@ class TorchRuntime:
             needed += ["torch.export", "corewise.dataflow.malleable"]
         if params["memory_format"] == "blocked":
             needed.append("torch.utils.mkldnn")
-        if params["dtype"] == "int8":
+        if _names_kernel(params):
+            needed.append("corewise.runtimes.torch.kernels")
+        elif params["dtype"] == "int8":
             needed.append("torch.ao.quantization.quantize_fx")
         if params["data"] != "synthetic":
             needed.append("corewise.runtimes.torch.images")
@@ -85,6 +89,11 @@ class TorchRuntime:
 
     def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
         """The job of a trial; raises Infeasible where torch has no such thing here."""
+        if "breakdown" in params:
+            from corewise.runtimes.torch.breakdown_job import taken_apart
+
+            plain = {name: value for name, value in params.items() if name != "breakdown"}
+            return taken_apart(self.prepare(plain, context), params)
         from corewise.runtimes.torch.settings import apply_to_process, read_settings
 
         name = str(params["workload"])
@@ -98,6 +107,10 @@ class TorchRuntime:
 
             return prepare_custom(params, context, read_settings(params, context))
         workload = find_workload(name)
+        if is_kernel(workload):
+            from corewise.runtimes.torch.kernels import prepare_torch_kernel
+
+            return prepare_torch_kernel(cast(Kernel, workload), params, context)
         require_point(workload, params)
         if isinstance(workload, LayeredModel):
             from corewise.runtimes.torch.models import prepare_model
@@ -107,3 +120,9 @@ class TorchRuntime:
         if builder is None:
             raise Infeasible(f"{name} does not run on torch; it runs on {', '.join(workload.runtimes)}")
         return cast(Job, load_attribute(builder)(params, context))
+
+
+def _names_kernel(params: Mapping[str, Any]) -> bool:
+    """True where the trial's workload is a kernel; finding it imports its module, for ranks to come."""
+    name = str(params["workload"])
+    return not is_custom(name) and is_kernel(find_workload(name))

@@ -65,7 +65,7 @@ class Settings:
 
 def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
     """The settings of a trial; raises Infeasible with the reason where torch has no such thing here."""
-    device = _device(str(params["device"]), context)
+    device = find_device(str(params["device"]), context)
     settings = Settings(
         device=device,
         dtype=str(params["dtype"]),
@@ -163,7 +163,8 @@ def weights_format(module: nn.Module) -> str:
     return "contiguous" if all(t.is_contiguous() for t in tensors) else "mixed"
 
 
-def _device(name: str, context: RankContext) -> torch.device:
+def find_device(name: str, context: RankContext) -> torch.device:
+    """This rank's device, made the current one; raises Infeasible where there is none."""
     if name != "cuda":
         return torch.device(name)
     if not torch.cuda.is_available():

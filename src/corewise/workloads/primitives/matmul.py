@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Mapping, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
-from corewise.workloads.base import Work
+from corewise.workloads.base import DTYPE_BYTES, Work
 
-FLOAT32_BYTES = 4
 DEFAULT_SIZE = 512
 SAFETY = 16.0  # the worst of many rows lies several standard deviations out
 
@@ -24,6 +23,7 @@ class Matmul:
     summary: str = "product of two square matrices (args.size)"
     modes: Tuple[str, ...] = ("infer",)
     concurrent: bool = False
+    counts_by_dtype: bool = True
 
     @property
     def builders(self) -> Mapping[str, str]:
@@ -31,6 +31,8 @@ class Matmul:
         return {
             "numpy": "corewise.runtimes.numpy.matmul:prepare_matmul",
             "torch": "corewise.runtimes.torch.matmul:prepare_matmul",
+            "jax": "corewise.runtimes.jax.matmul:prepare_matmul",
+            "tensorflow": "corewise.runtimes.tensorflow.matmul:prepare_matmul",
         }
 
     @property
@@ -51,11 +53,11 @@ class Matmul:
             raise ValueError(f"matmul: size must be a whole number of at least 1, not {size!r}")
         return size
 
-    def work(self, mode: str, args: Mapping[str, Any]) -> Work:
-        """What one product costs: 2·size³ flops; both factors read and the product written once, float32."""
-        size = self.size(args)
+    def work(self, mode: str, args: Mapping[str, Any], dtype: Optional[str] = None) -> Work:
+        """What one product costs: 2·size³ flops; both factors read and the product written once."""
+        size, num_bytes = self.size(args), DTYPE_BYTES[dtype or "float32"]
         return Work(
-            flops_per_sample=2.0 * size**3, bytes_per_sample=3.0 * FLOAT32_BYTES * size**2, num_parameters=0
+            flops_per_sample=2.0 * size**3, bytes_per_sample=3.0 * num_bytes * size**2, num_parameters=0
         )
 
 

@@ -1,0 +1,98 @@
+"""JAX as a runtime: kernels, primitives and users' own steps.
+
+Measured side: standard library, numpy and jax only, Python 3.9. jax is imported when the runtime is warmed;
+its threads and devices come into being in the rank, at the first use, on the CPUs the rank was given.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import platform
+from typing import Any, Mapping, cast
+
+from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
+from corewise.runtimes.kernel_job import prepare_kernel
+from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
+from corewise.runtimes.steps import StepJob
+from corewise.workloads.base import is_kernel
+from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.kernels.base import Kernel
+from corewise.workloads.registry import find_workload, load_attribute
+
+WARM_MODULES = ("corewise.runtimes.jax.matmul", "corewise.runtimes.jax.functions")
+
+
+class JaxRuntime:
+    """Turns trials into jobs of JAX arrays."""
+
+    name = "jax"
+
+    def warm(self) -> None:
+        """Import jax and this package's own modules, so that no forked rank has to."""
+        try:
+            importlib.import_module("jax")
+        except ImportError as problem:
+            raise MissingPart(
+                "JAX is not installed for this Python: pip install 'corewise[jax]', "
+                f"or name in the study's `python:` one that has it ({problem})"
+            ) from problem
+        for module in WARM_MODULES:
+            importlib.import_module(module)
+
+    def warm_for(self, params: Mapping[str, Any]) -> None:
+        """Import the workload itself; nothing beyond jax is needed."""
+        if not is_custom(str(params["workload"])):
+            find_workload(str(params["workload"]))
+
+    def versions(self) -> Mapping[str, str]:
+        import jax
+        import numpy
+
+        return {
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "jaxlib": str(getattr(jax.lib, "__version__", "unknown")),
+            "numpy": numpy.__version__,
+        }
+
+    def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
+        """The job of a trial; raises Infeasible where JAX has no such thing."""
+        require_defaults(
+            params, ("memory_format", "execution", "freezing", "math", "data"), "jax has no choice of it"
+        )
+        if params["interop_threads"] is not None:
+            raise Infeasible("interop_threads has no effect: jax has no threads for operators side by side")
+        name = str(params["workload"])
+        if is_custom(name):
+            return _custom_job(name, params, context)
+        workload = find_workload(name)
+        if is_kernel(workload):
+            return _kernel_job(cast(Kernel, workload), params, context)
+        require_point(workload, params)
+        builder = getattr(workload, "builders", {}).get(self.name)
+        if builder is None:
+            raise Infeasible(f"{name} does not run on jax; it runs on {', '.join(workload.runtimes)}")
+        return cast(Job, load_attribute(builder)(params, context))
+
+
+def _kernel_job(kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
+    from corewise.runtimes.jax.arrays import JaxArrays
+    from corewise.runtimes.jax.settings import apply_to_process, process_facts
+
+    device = apply_to_process(params, context)
+    facts = functools.partial(process_facts, device)
+    return prepare_kernel(kernel, JaxArrays(device), params, context, facts)
+
+
+def _custom_job(name: str, params: Mapping[str, Any], context: RankContext) -> Job:
+    from corewise.runtimes.jax.functions import function_job
+    from corewise.runtimes.jax.settings import apply_to_process, process_facts, wait_for
+
+    require_defaults(params, ("dtype",), "a custom workload decides it")
+    device = apply_to_process(params, context)
+    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+    facts = functools.partial(process_facts, device)
+    if isinstance(made, CustomModule):
+        return function_job(name, made, params, facts)
+    return StepJob(name, made, facts, wait_for)

@@ -1,0 +1,98 @@
+"""TensorFlow as a runtime: kernels, primitives and users' own steps.
+
+Measured side: standard library, numpy and tensorflow only, Python 3.9. tensorflow is imported when the
+runtime is warmed; its threads and devices come into being in the rank, at the first use, on its own CPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import platform
+from typing import Any, Mapping, cast
+
+from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
+from corewise.runtimes.kernel_job import prepare_kernel
+from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
+from corewise.runtimes.steps import StepJob
+from corewise.workloads.base import is_kernel
+from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.kernels.base import Kernel
+from corewise.workloads.registry import find_workload, load_attribute
+
+WARM_MODULES = ("corewise.runtimes.tensorflow.matmul", "corewise.runtimes.tensorflow.functions")
+
+
+class TensorflowRuntime:
+    """Turns trials into jobs of TensorFlow tensors."""
+
+    name = "tensorflow"
+
+    def warm(self) -> None:
+        """Import tensorflow and this package's own modules, so that no forked rank has to."""
+        try:
+            importlib.import_module("tensorflow")
+        except ImportError as problem:
+            raise MissingPart(
+                "TensorFlow is not installed for this Python: pip install 'corewise[tensorflow]', "
+                f"or name in the study's `python:` one that has it ({problem})"
+            ) from problem
+        for module in WARM_MODULES:
+            importlib.import_module(module)
+
+    def warm_for(self, params: Mapping[str, Any]) -> None:
+        """Import the workload itself; nothing beyond tensorflow is needed."""
+        if not is_custom(str(params["workload"])):
+            find_workload(str(params["workload"]))
+
+    def versions(self) -> Mapping[str, str]:
+        import numpy
+        import tensorflow  # type: ignore[import-untyped]
+
+        versions = {
+            "python": platform.python_version(),
+            "tensorflow": str(tensorflow.__version__),
+            "numpy": numpy.__version__,
+        }
+        built_with = tensorflow.sysconfig.get_build_info()
+        told = {"cuda": "cuda_version", "cudnn": "cudnn_version"}
+        return {**versions, **{k: str(built_with[v]) for k, v in told.items() if v in built_with}}
+
+    def prepare(self, params: Mapping[str, Any], context: RankContext) -> Job:
+        """The job of a trial; raises Infeasible where TensorFlow has no such thing."""
+        require_defaults(
+            params, ("memory_format", "execution", "freezing", "data"), "tensorflow has no choice of it here"
+        )
+        name = str(params["workload"])
+        if is_custom(name):
+            return _custom_job(name, params, context)
+        workload = find_workload(name)
+        if is_kernel(workload):
+            return _kernel_job(cast(Kernel, workload), params, context)
+        require_point(workload, params)
+        builder = getattr(workload, "builders", {}).get(self.name)
+        if builder is None:
+            raise Infeasible(f"{name} does not run on tensorflow; it runs on {', '.join(workload.runtimes)}")
+        return cast(Job, load_attribute(builder)(params, context))
+
+
+def _kernel_job(kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
+    from corewise.runtimes.tensorflow.arrays import TensorflowArrays
+    from corewise.runtimes.tensorflow.settings import apply_to_process, process_facts
+
+    ordinal, device = apply_to_process(params, context), str(params["device"])
+    facts = functools.partial(process_facts, device, ordinal)
+    return prepare_kernel(kernel, TensorflowArrays(device, ordinal), params, context, facts)
+
+
+def _custom_job(name: str, params: Mapping[str, Any], context: RankContext) -> Job:
+    from corewise.runtimes.tensorflow.functions import function_job
+    from corewise.runtimes.tensorflow.settings import apply_to_process, finish_device, process_facts
+
+    require_defaults(params, ("dtype",), "a custom workload decides it")
+    ordinal, device = apply_to_process(params, context), str(params["device"])
+    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+    facts, finish = functools.partial(process_facts, device, ordinal), finish_device(device)
+    if isinstance(made, CustomModule):
+        return function_job(name, made, params, facts, finish)
+    return StepJob(name, made, facts, finish)

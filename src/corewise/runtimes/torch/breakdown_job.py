@@ -1,0 +1,45 @@
+"""A job that is taken apart once it has been sampled, in the same pinned and proven process.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Mapping
+
+from corewise.machine import pinning
+from corewise.probes.processes import Disturbance, disturbances
+from corewise.runtimes.base import Infeasible, Job
+from corewise.runtimes.torch.breakdown import Effort, break_down, refuse
+from corewise.workloads.breakdown import to_json
+
+ASKED = "breakdown"  # the parameter that asks for it: how much is measured
+
+
+class BreakdownJob:
+    """The job itself in all it does, and its breakdown among the facts of its samples."""
+
+    def __init__(self, job: Any, params: Mapping[str, Any]) -> None:
+        refuse(job, params)
+        self._job, self._params = job, params
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def sampled_facts(self) -> Mapping[str, Any]:
+        """The breakdown, after the samples; raises Infeasible when a thread has left its CPUs meanwhile."""
+        cpus = sorted(os.sched_getaffinity(0))
+        with Disturbance(cpus) as probe:
+            found = break_down(self._job, self._params, Effort(**self._params[ASKED]))
+        astray = pinning.violations(pinning.read_thread_masks(), cpus, str(self._params["bind"]))
+        if astray:
+            raise Infeasible("; ".join(astray))
+        told: Dict[str, Any] = to_json(found)
+        told["notes"] = [*told["notes"], *disturbances(probe.metrics, len(cpus))]
+        return {ASKED: told}
+
+
+def taken_apart(job: Job, params: Mapping[str, Any]) -> Job:
+    """The job with its breakdown; raises Infeasible for what cannot be taken apart."""
+    return BreakdownJob(job, params)

@@ -1,0 +1,159 @@
+"""Solve a system by conjugate gradients outside a study, with checkpoints; residuals come as lines of JSON.
+
+    python -m corewise.workloads.kernels.cg_solve --matrix csr --size 64 --iterations 500
+    python -m corewise.workloads.kernels.cg_solve --matrix csr --size 64 --iterations 500 \\
+        --checkpoint cg.checkpoint --checkpoint-every 50 --runtime torch
+
+The same command again goes on from the checkpoint, if there is one. A line is printed for every iteration
+since the start, those before the checkpoint included: {"iteration": 1, "residual": ..., "square_hex": ...},
+the last being r'r to the last bit.
+
+Measured side: standard library and numpy only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from typing import Any, List, Optional
+
+ARRAYS = {
+    "numpy": "corewise.runtimes.numpy.arrays:NumpyArrays",
+    "torch": "corewise.runtimes.torch.arrays:TorchArrays",
+    "jax": "corewise.runtimes.jax.arrays:JaxArrays",
+    "tensorflow": "corewise.runtimes.tensorflow.arrays:TensorflowArrays",
+}
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+DONE, FAILED, MISTAKE = 0, 1, 2
+
+
+def main(words: Optional[List[str]] = None) -> int:
+    """The exit code: 0 solved or all iterations done, 1 broken down, 2 the user's mistake."""
+    options = _parser().parse_args(words)
+    for name in THREAD_VARIABLES:  # read by libraries when they are loaded: nothing is imported before
+        os.environ[name] = str(options.threads)
+
+    from corewise.runtimes.base import Infeasible
+    from corewise.workloads.kernels.cg_checkpoint import BadCheckpoint
+    from corewise.workloads.kernels.cg_iteration import Breakdown
+
+    try:
+        return _solve(options)
+    except Breakdown as problem:
+        return _complain(str(problem), FAILED)
+    except BadCheckpoint as problem:
+        return _complain(f"{problem}; remove it to start anew, or name another file", MISTAKE)
+    except ModuleNotFoundError as problem:
+        if problem.name != options.runtime:
+            raise
+        return _complain(f"{options.runtime} is not installed for this Python ({problem})", MISTAKE)
+    except (Infeasible, ValueError, OSError) as problem:
+        return _complain(str(problem), MISTAKE)
+
+
+def _solve(options: argparse.Namespace) -> int:
+    from corewise.workloads.kernels.cg import CG
+    from corewise.workloads.kernels.cg_iteration import State
+    from corewise.workloads.kernels.cg_system import System
+
+    problem = CG.problem(
+        {
+            "matrix": options.matrix,
+            "size": options.size,
+            "iterations": options.iterations,
+            "shift": options.shift,
+            "tolerance": options.tolerance,
+            "checkpoint_every": options.checkpoint_every if options.checkpoint else 0,
+            "checkpoint": options.checkpoint or "",
+        }
+    )
+    arrays = _arrays(options)
+    needed_bytes, free_bytes = problem.needed_bytes(), arrays.free_bytes()
+    if needed_bytes > free_bytes:
+        fitting = CG.largest_that_fits(dataclasses.asdict(problem), "float64", free_bytes)["size"]
+        raise ValueError(
+            f"the system needs {needed_bytes} bytes, {free_bytes} are free; the largest that fits is "
+            f"--size {fitting}"
+        )
+    system = System(arrays, problem, options.seed, options.threads)
+    solver = system.solver
+    if options.checkpoint and os.path.exists(options.checkpoint):
+        _resume(system, options.checkpoint)
+    else:
+        solver.start()
+
+    def save(state: State) -> None:
+        system.save(options.checkpoint, state)
+
+    try:
+        solver.run(problem.iterations, problem.checkpoint_every, save, problem.tolerance)
+    finally:
+        _print_history(solver.known_residuals())
+    return DONE
+
+
+def _resume(system: Any, path: str) -> None:
+    kept = system.load(path)
+    system.solver.resume(kept.state)
+    print(f"goes on after iteration {kept.state.iteration} from {path}", file=sys.stderr)
+    now = json.loads(json.dumps(system.conditions()))
+    then = kept.conditions
+    other = [f"{name} {then.get(name)} then, {now[name]} now" for name in now if now[name] != then.get(name)]
+    if other:
+        print(f"the last bits may differ from an unbroken run: {'; '.join(other)}", file=sys.stderr)
+
+
+def _print_history(squares: Any) -> None:
+    """One line an iteration, from 0, the start: the residual's norm, and its square to the last bit."""
+    for iteration, square in enumerate(squares):
+        residual = float(square) ** 0.5
+        line = {"iteration": iteration, "residual": residual, "square_hex": float(square).hex()}
+        print(json.dumps(line))
+    sys.stdout.flush()
+
+
+def _arrays(options: argparse.Namespace) -> Any:
+    from corewise.workloads.registry import load_attribute
+
+    make = load_attribute(ARRAYS[options.runtime])
+    if options.runtime == "torch":
+        from corewise.runtimes.base import RankContext
+
+        find_device = load_attribute("corewise.runtimes.torch.settings:find_device")
+        return make(find_device(options.device, RankContext(0, 1, "", options.threads)))
+    if options.device != "cpu":
+        raise ValueError(f"--device {options.device}: this command has it for --runtime torch only")
+    return make()
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"cg_solve: {text}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m corewise.workloads.kernels.cg_solve",
+        description="Solve a system by conjugate gradients; residuals come as lines of JSON.",
+        epilog="example: --matrix csr --size 64 --iterations 500 --checkpoint F --checkpoint-every 50",
+    )
+    add = parser.add_argument
+    add("--matrix", choices=("dense", "csr", "matrix-free"), default="csr")
+    add("--size", type=int, help="rows of a dense matrix, or points along an edge of the cube")
+    add("--iterations", type=int, default=500)
+    add("--shift", type=float, default=0.0, help="added to the diagonal")
+    add("--tolerance", type=float, default=0.0, help="end once the residual is this part of the first")
+    add("--checkpoint", metavar="FILE", help="kept up to date; gone on from if it is there")
+    add("--checkpoint-every", type=int, default=50, help="iterations between two checkpoints")
+    add("--runtime", choices=tuple(ARRAYS), default="torch")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    add("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The merge of sub-transforms: twiddle factors, and a short transform across the tiles, block by block.
+
+Measured side: standard library and numpy only, Python 3.9.
+
+The signal's tile t is x[t], x[t + T], ...; its sub-transform is Y_t[k], k below M = N/T. Then
+X[k + M·q] = Σ_t e^(-2πi·t·q/T) · e^(-2πi·t·k/N) · Y_t[k] (Cooley, Tukey 1965): of the matrix Y, tiles by
+frequencies, every column is multiplied with its twiddle factors and transformed, and the columns of a block
+are done at once. The factors of a block that starts at k0 are those of the first times e^(-2πi·t·k0/N).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterator, Tuple
+
+import numpy as np
+
+from corewise.workloads.kernels.roots_of_unity import roots_of_unity
+
+BLOCK_ELEMENTS = {"cpu": 2**16, "cuda": 2**24}  # of a thread: with their factors they stay in its cache
+LEAST_WIDTH = 256
+MOST_TILES_BY_PRODUCT = {
+    "cpu": 8,
+    "cuda": 64,
+}  # up to here a product of matrices is the fastest short transform
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a signal is cut into interleaved tiles."""
+
+    size: int
+    num_tiles: int
+
+    @property
+    def tile_size(self) -> int:
+        return self.size // self.num_tiles
+
+    def width(self, num_elements: int) -> int:
+        """Columns of a block of about so many elements."""
+        return min(self.tile_size, max(LEAST_WIDTH, num_elements // self.num_tiles))
+
+    def blocks(self, width: int) -> Iterator[Tuple[int, int]]:
+        """First and last column (exclusive) of every block."""
+        for start in range(0, self.tile_size, width):
+            yield start, min(self.tile_size, start + width)
+
+
+def twiddles(cut: Cut, start: int, stop: int) -> Any:
+    """The factors of the columns from start to stop, tiles by columns."""
+    return roots_of_unity(np.arange(cut.num_tiles)[:, None] * np.arange(start, stop)[None, :], cut.size)
+
+
+def dft_matrix(num_tiles: int) -> Any:
+    """The short transform as a matrix."""
+    tiles = np.arange(num_tiles)
+    return roots_of_unity(tiles[:, None] * tiles[None, :], num_tiles)
+
+
+class Merge:
+    """Merges blocks of columns where they lie."""
+
+    def __init__(self, arrays: Any, pieces: Any, dtype: str, cut: Cut, width: int) -> None:
+        self._arrays, self._pieces, self._cut, self._width = arrays, pieces, cut, width
+        self._table = self._place(twiddles(cut, 0, width), dtype)
+        starts = np.arange(0, cut.tile_size, width)[:, None] * np.arange(cut.num_tiles)[None, :]
+        offsets = roots_of_unity(starts, cut.size)  # blocks by tiles
+        self._by_product = cut.num_tiles <= MOST_TILES_BY_PRODUCT[arrays.device]
+        if self._by_product:  # the block's factor belongs to the tile: it goes into the matrix
+            self._offsets = self._place(dft_matrix(cut.num_tiles) * offsets[:, None, :], dtype)
+        else:
+            self._offsets = self._place(offsets[:, :, None], dtype)
+
+    def _place(self, table: Any, dtype: str) -> Any:
+        return self._arrays.from_host(np.ascontiguousarray(table.astype(dtype)))
+
+    def scratch(self) -> Any:
+        """Memory for one block; whoever merges beside others brings their own."""
+        return self._arrays.empty(self._table.shape, str(self._table.dtype).replace("torch.", ""))
+
+    def block(self, columns: Any, start: int, scratch: Any) -> None:
+        """Merges the columns that begin at `start`, in place."""
+        width, number = columns.shape[1], start // self._width
+        twisted = scratch[:, :width]
+        self._arrays.multiply(columns, self._table[:, :width], out=twisted)
+        if self._by_product:
+            self._arrays.matmul(self._offsets[number], twisted, out=columns)
+        else:
+            self._arrays.multiply(twisted, self._offsets[number], out=twisted)
+            self._pieces.fft(twisted, 0, out=columns)

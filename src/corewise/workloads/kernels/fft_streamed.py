@@ -1,0 +1,172 @@
+"""The Fourier transform of a signal larger than the device's memory.
+
+Measured side: standard library and numpy only, Python 3.9. The signal and its transform lie in host memory or
+in files; groups of tiles, then blocks of columns, come to the device, are worked on and go back. Several
+pieces are on their way at once, each in a thread and a stream of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from corewise.runtimes.base import Check, Infeasible
+from corewise.workloads.kernels.base import DTYPE_BYTES, Setup
+from corewise.workloads.kernels.fft_check import check_transform, facts_of_phases, host_product
+from corewise.workloads.kernels.fft_merge import LEAST_WIDTH, Cut, Merge
+from corewise.workloads.kernels.fft_tiles import Phases
+from corewise.workloads.kernels.framework_pieces import pieces_of
+from corewise.workloads.registry import load_attribute
+
+FILL = "corewise.runtimes.filling:fill_normal"
+
+Piece = Tuple[int, int]
+Work = Callable[["Slot", int, int], None]
+
+
+class Slot:
+    """What one piece needs while it is on its way."""
+
+    def __init__(self, buffer: Any, scratch: Any) -> None:
+        self.buffer, self.scratch = buffer, scratch
+
+
+class StreamedTiles:
+    """Both phases over pieces of at most so many bytes."""
+
+    def __init__(self, setup: Setup, cut: Cut, *, in_files: bool, piece_bytes: int) -> None:
+        self._arrays, self._dtype, self._cut = setup.arrays, setup.dtype, cut
+        self._pieces = pieces_of(setup.arrays)
+        self._phases = Phases()
+        self._piece_elements = piece_bytes // DTYPE_BYTES[setup.dtype]
+        require_pieces(cut, self._piece_elements, setup.dtype)
+        self._folder = setup.folder if in_files else None
+        require_room(self._folder, 2 * cut.size * DTYPE_BYTES[setup.dtype])
+        self._files: List[str] = []
+        self._x = self._on_host("signal")
+        self._out = self._on_host("transform").reshape(cut.num_tiles, cut.tile_size)
+        load_attribute(FILL)(self._x, setup.seed)
+        self._width = min(cut.width(self._piece_elements), self._piece_elements // cut.num_tiles)
+        self._group = max(1, min(cut.num_tiles, self._piece_elements // cut.tile_size))
+        self._merge = Merge(setup.arrays, self._pieces, setup.dtype, cut, self._width)
+        largest = max(self._group * cut.tile_size, self._width * cut.num_tiles)
+        self._slots = [
+            Slot(self._pieces.host_buffer((largest,), setup.dtype), self._merge.scratch())
+            for _ in range(self._pieces.num_streams)
+        ]
+
+    def _on_host(self, name: str) -> Any:
+        if self._folder is None:
+            return np.empty(self._cut.size, self._dtype)
+        path = os.path.join(self._folder, f"{name}.fft")
+        self._files.append(path)
+        return np.memmap(path, self._dtype, "w+", shape=(self._cut.size,))
+
+    def step(self) -> None:
+        began = time.perf_counter()
+        tiles = range(0, self._cut.num_tiles, self._group)
+        groups = [(first, min(self._cut.num_tiles, first + self._group)) for first in tiles]
+        self._over(groups, self._transform_group)
+        between = time.perf_counter()
+        self._over(self._cut.blocks(self._width), self._merge_block)
+        self._phases.add(began, between, time.perf_counter())
+
+    def _over(self, pieces: Iterable[Piece], work: Work) -> None:
+        """Does the work for every piece; a thread takes the next one as soon as it is free."""
+        waiting, lock = iter(list(pieces)), threading.Lock()
+
+        def take_all(slot: Slot) -> None:
+            with self._pieces.stream():
+                while True:
+                    with lock:
+                        piece = next(waiting, None)
+                    if piece is None:
+                        return
+                    work(slot, *piece)
+
+        if len(self._slots) == 1:
+            take_all(self._slots[0])
+            return
+        with ThreadPoolExecutor(len(self._slots)) as threads:
+            for done in [threads.submit(take_all, slot) for slot in self._slots]:
+                done.result()
+
+    def _transform_group(self, slot: Slot, first: int, last: int) -> None:
+        """Sub-transforms of some tiles: taken as they lie side by side, turned on the device."""
+        shape = (self._cut.tile_size, last - first)
+        buffer = slot.buffer[: shape[0] * shape[1]].reshape(shape)
+        np.copyto(buffer, self._x.reshape(self._cut.tile_size, self._cut.num_tiles)[:, first:last])
+        turned = self._arrays.empty((shape[1], shape[0]), self._dtype)
+        turned = self._arrays.copy(self._pieces.upload(buffer).T, out=turned)
+        self._give_back(self._arrays.fft(turned), slot, self._out[first:last])
+
+    def _merge_block(self, slot: Slot, start: int, stop: int) -> None:
+        shape = (self._cut.num_tiles, stop - start)
+        buffer = slot.buffer[: shape[0] * shape[1]].reshape(shape)
+        np.copyto(buffer, self._out[:, start:stop])
+        columns = self._pieces.upload(buffer)
+        self._merge.block(columns, start, slot.scratch)
+        self._give_back(columns, slot, self._out[:, start:stop])
+
+    def _give_back(self, array: Any, slot: Slot, place: Any) -> None:
+        if self._pieces.is_host:
+            self._pieces.download(array, place)
+            return
+        buffer = slot.buffer[: place.size].reshape(place.shape)
+        self._pieces.download(array, buffer)
+        np.copyto(place, buffer)
+
+    def check(self) -> Check:
+        self.step()
+        out = self._out.reshape(-1)
+        return check_transform(self._x, out, self._cut.size, self._dtype, host_product, np.asarray)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            **facts_of_phases(self._phases.seconds),
+            "num_streams": self._pieces.num_streams,
+            "piece_bytes": self._slots[0].buffer.nbytes,
+            "num_pieces": -(-self._cut.num_tiles // self._group) - (-self._cut.tile_size // self._width),
+        }
+
+    def close(self) -> None:
+        self._x = self._out = None
+        self._slots = []
+        for path in self._files:
+            os.unlink(path)
+
+
+def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
+    """Raises where a tile, or a block of the fewest columns, is larger than a piece may be."""
+    if cut.tile_size > piece_elements:
+        most = piece_elements * DTYPE_BYTES[dtype]
+        raise Infeasible(
+            f"fft: a tile has {cut.tile_size * DTYPE_BYTES[dtype]} bytes, a piece may have {most}; "
+            f"take at least {-(-cut.size // max(1, piece_elements))} tiles, or more memory_bytes"
+        )
+    if cut.num_tiles * min(LEAST_WIDTH, cut.tile_size) > piece_elements:
+        raise Infeasible(f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values")
+
+
+def require_room(folder: Optional[str], needed_bytes: int) -> None:
+    """Raises where the host's memory, or the folder's disk, does not hold signal and transform."""
+    if folder is None:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            free_bytes = next(
+                1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")
+            )
+    else:
+        free_bytes = shutil.disk_usage(folder).free
+    if needed_bytes > free_bytes:
+        where, instead = (
+            ("host memory", "take signal file") if folder is None else (folder, "free some space")
+        )
+        raise Infeasible(
+            f"fft: signal and transform need {needed_bytes} bytes, {where} has {free_bytes} free; {instead}"
+        )

@@ -1,0 +1,146 @@
+"""A run of the tiled product, and what it takes of memory and disk.
+
+Measured side: standard library and numpy only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Mapping, Optional, Tuple
+
+import numpy as np
+
+from corewise.runtimes.base import Check, Infeasible
+from corewise.workloads.kernels.base import DTYPE_BYTES, Setup
+from corewise.workloads.kernels.framework_pieces import pieces_of
+from corewise.workloads.kernels.tile_check import CHUNK_BYTES, check_product
+from corewise.workloads.kernels.tile_engine import Factors, Report, TiledMultiplication, TileMemory
+from corewise.workloads.kernels.tile_order import LEAST_TILES, choose_block, ordered_products
+from corewise.workloads.kernels.tile_sources import make_tiles
+from corewise.workloads.kernels.tile_store import HEADER_BYTES, Grid, TileFolder
+
+BESIDE_TILES_BYTES = 2 * CHUNK_BYTES + 2**26  # the check's chunks, threads' stacks and the BLAS's own memory
+
+
+class TiledProductRun:
+    """The tile files of one product; every step reads all of A and B and writes all of C."""
+
+    def __init__(self, setup: Setup, size: int, tile: int, num_tiles: int) -> None:
+        self._folder, self._is_ours = _own_folder(setup)
+        require_disk(self._folder, 3 * size**2 * DTYPE_BYTES[setup.dtype])
+        self._factors = random_factors(self._folder, (size, size, size), tile, setup.dtype, setup.seed)
+        block = choose_block(self._factors.shape, num_tiles)
+        assert block is not None  # fewer than three tiles were refused
+        self._block, self._tile_bytes = block, tile**2 * DTYPE_BYTES[setup.dtype]
+        self._products = ordered_products(self._factors.shape, block)
+        self._arrays, self._pieces = setup.arrays, pieces_of(setup.arrays)
+        self._memory = TileMemory(setup.arrays, self._pieces, block, tile, setup.dtype)
+        self._cpus = frozenset(os.sched_getaffinity(0))
+        self._report: Optional[Report] = None
+        with self._host_buffer() as buffer:
+            for matrix in (self._factors.a, self._factors.b):
+                make_tiles(matrix, setup.seed, buffer, _untold)  # type: ignore[arg-type]
+
+    def _host_buffer(self) -> _Borrowed:
+        return _Borrowed(self._memory)
+
+    def step(self) -> None:
+        running = TiledMultiplication(self._factors, self._arrays, self._pieces, self._memory, _untold)
+        running.allow(self._cpus)
+        self._report = running.run(self._products)
+
+    def check(self) -> Check:
+        self.step()
+        with self._host_buffer() as buffer:
+            return check_product(self._factors, buffer, _untold)
+
+    def facts(self) -> Mapping[str, Any]:
+        moved = {} if self._report is None else self._report.facts()
+        return {
+            **moved,
+            "tiles_bytes": self._block.num_tiles * self._tile_bytes,
+            "tiles_of_memory": self._block.num_tiles,
+            "block_of_sums": [self._block.num_rows, self._block.num_columns],
+            "folder": str(self._folder),
+        }
+
+    def close(self) -> None:
+        if self._is_ours:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Borrowed:
+    """One host buffer of a product that is not running, within a `with`."""
+
+    def __init__(self, memory: TileMemory) -> None:
+        self._from: Any = memory.staging or memory.inputs
+
+    def __enter__(self) -> Any:
+        self._buffer = self._from.pop()
+        return self._buffer if isinstance(self._buffer, np.ndarray) else np.asarray(self._buffer)
+
+    def __exit__(self, *_: object) -> None:
+        self._from.append(self._buffer)
+
+
+def tiles_within(memory_bytes: int, tile_bytes: int, is_host: bool) -> int:
+    """How many tiles fit into so much memory; Infeasible where three do not.
+
+    On the host it is all that the process may have, on a GPU all that tiles may have.
+    """
+    taken = resident_bytes() + BESIDE_TILES_BYTES if is_host else 0
+    num_tiles = (memory_bytes - taken) // tile_bytes
+    if num_tiles < LEAST_TILES:
+        raise Infeasible(
+            f"tiled_product: {memory_bytes} bytes of memory are too few: the program and the framework take "
+            f"{taken}, three tiles {LEAST_TILES * tile_bytes}; give at least "
+            f"{taken + LEAST_TILES * tile_bytes}, or take smaller tiles"
+        )
+    return num_tiles
+
+
+def resident_bytes() -> int:
+    """What this process has of the memory now."""
+    with open("/proc/self/statm", encoding="ascii") as fields:
+        return int(fields.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def random_factors(folder: Path, sizes: Tuple[int, int, int], tile: int, dtype: str, seed: int) -> Factors:
+    """The tile folders of A, B and C for these rows and columns of C and this length of sums."""
+    rows, columns, depth = sizes
+    problem = problem_id({"sizes": sizes, "tile": tile, "dtype": dtype, "seed": seed})
+    grids = {"A": Grid(rows, depth, tile), "B": Grid(depth, columns, tile), "C": Grid(rows, columns, tile)}
+    a, b, c = (TileFolder(folder, name, grid, dtype, problem) for name, grid in grids.items())
+    return Factors(a, b, c)
+
+
+def problem_id(described: Mapping[str, Any]) -> str:
+    """A short name of a problem: another problem has another one."""
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_disk(folder: Path, needed_bytes: int) -> None:
+    """Raises where the folder's disk has no room for tiles of so many bytes."""
+    free_bytes = shutil.disk_usage(folder).free
+    there = sum(path.stat().st_size - HEADER_BYTES for path in folder.glob("*.tile"))
+    if needed_bytes - there > free_bytes:
+        raise Infeasible(
+            f"tiled_product: the tiles need {needed_bytes - there} bytes in {folder}, {free_bytes} are free; "
+            "name another folder, or a smaller size"
+        )
+
+
+def _own_folder(setup: Setup) -> Tuple[Path, bool]:
+    """The folder of this rank's tiles, and whether it goes when the run does."""
+    given = str(setup.args.get("folder") or "")
+    folder = Path(given or setup.folder) / f"tiles-{setup.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder, not given
+
+
+def _untold(what: str, number: int, count: int) -> None:
+    """A step of a study says nothing of its progress."""

@@ -1,0 +1,97 @@
+"""LSTM cells of a problem in benchdnn's notation, forward and backward.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional, Tuple
+
+from corewise.workloads.base import Traits, Work
+from corewise.workloads.primitives.arguments import chosen, known_args
+from corewise.workloads.primitives.convolution import DTYPE_BYTES, REORDERS
+from corewise.workloads.primitives.recurrent_problem import RecurrentProblem, parse_recurrent
+
+DIRECTIONS = ("FWD_I", "FWD_D", "BWD_DW")
+PARAMETERS: Mapping[str, Any] = {
+    "problem": "l1t16mb16sic256",
+    "direction": "FWD_I",
+    "reorders": "included",
+    "benchdnn": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedCell:
+    """What a trial's arguments ask for."""
+
+    problem: RecurrentProblem
+    direction: str
+    reorders: str
+    benchdnn: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LstmCell:
+    """Layers of LSTM cells; one sample is one execution of the whole problem."""
+
+    name: str = "lstm_cell"
+    summary: str = "LSTM cells in benchdnn's notation (args.problem, args.direction)"
+    modes: Tuple[str, ...] = ("infer",)
+    concurrent: bool = False
+    counts_by_dtype: bool = True
+
+    @property
+    def builders(self) -> Mapping[str, str]:
+        return {"torch": "corewise.runtimes.torch.lstm_cell:prepare_lstm_cell"}
+
+    @property
+    def runtimes(self) -> Tuple[str, ...]:
+        return tuple(self.builders)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return PARAMETERS
+
+    def dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:
+        return ("float32", "bfloat16", "float16", "float64")
+
+    def traits(self, args: Mapping[str, Any]) -> Traits:
+        return Traits(takes_images=False, has_batch_norm=False, has_dropout=False)
+
+    def asked(self, args: Mapping[str, Any]) -> AskedCell:
+        """The arguments, checked; ValueError says what is wrong."""
+        full = known_args(self.name, args, PARAMETERS)
+        return AskedCell(
+            problem=parse_recurrent(str(full["problem"]).strip()),
+            direction=chosen(self.name, "direction", full["direction"], DIRECTIONS),
+            reorders=chosen(self.name, "reorders", full["reorders"], REORDERS),
+            benchdnn=str(full["benchdnn"] or ""),
+        )
+
+    def work(self, mode: str, args: Mapping[str, Any], dtype: Optional[str] = None) -> Work:
+        """The products of matrices, twice as many backward; every tensor once, backward its gradient too."""
+        asked = self.asked(args)
+        times = 2 if asked.direction == "BWD_DW" else 1
+        num_bytes = asked.problem.num_moved * DTYPE_BYTES[dtype or "float32"]
+        return Work(times * asked.problem.forward_flops, float(times * num_bytes), 0)
+
+    def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
+        """Why the point does not exist in any framework, or None."""
+        args = {name[5:]: value for name, value in params.items() if name.startswith("args.")}
+        asked, dtype = self.asked(args), str(params["dtype"])
+        if int(params["batch"]) != 1:
+            return f"batch {params['batch']}: the problem has its own minibatch (mb); leave batch out, or 1"
+        if dtype not in self.dtypes(args):
+            return f"lstm_cell has no dtype {dtype}; it has {', '.join(self.dtypes(args))}"
+        if asked.reorders == "excluded" and asked.direction != "FWD_I":
+            return (
+                f"reorders excluded in direction {asked.direction}: weights are prepared for inference only"
+            )
+        if asked.reorders == "excluded" and (asked.problem.l > 1 or asked.problem.is_projected):
+            return "reorders excluded: weights are prepared for one layer without projection"
+        return None
+
+
+LSTM_CELL = LstmCell()

@@ -1,0 +1,108 @@
+"""A product of matrices as benchdnn's matmul driver writes it: `MxK:KxN`, with batches before.
+
+The rules are those of oneDNN's tests/benchdnn/doc/driver_matmul.md. Measured side: standard library only,
+Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import List, Tuple
+
+from corewise.workloads.primitives.descriptor import LARGEST, ProblemError, pointed_at
+
+_NAME = re.compile(r"n\"?([^\s\"]*)\"?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixProblem:
+    """A product of two matrices, or of two batches of them of which either may be broadcast."""
+
+    source_shape: Tuple[int, ...]  # ..., M, K
+    weights_shape: Tuple[int, ...]  # ..., K, N
+    name: str = ""
+
+    @property
+    def m(self) -> int:
+        return self.source_shape[-2]
+
+    @property
+    def k(self) -> int:
+        return self.source_shape[-1]
+
+    @property
+    def n(self) -> int:
+        return self.weights_shape[-1]
+
+    @property
+    def batch_shape(self) -> Tuple[int, ...]:
+        return tuple(max(a, b) for a, b in zip(self.source_shape[:-2], self.weights_shape[:-2]))
+
+    @property
+    def destination_shape(self) -> Tuple[int, ...]:
+        return (*self.batch_shape, self.m, self.n)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * math.prod(self.destination_shape) * self.k
+
+    def __str__(self) -> str:
+        """The canonical form, with the destination."""
+        shapes = (self.source_shape, self.weights_shape, self.destination_shape)
+        text = ":".join("x".join(map(str, shape)) for shape in shapes)
+        return f'{text}n"{self.name}"' if self.name else text
+
+
+def parse_matrix_product(text: str) -> MatrixProblem:
+    """The problem a string describes; raises ProblemError that points at the mistake."""
+    named = _NAME.search(text)
+    sizes = text[: named.start()] if named else text
+    parts, shapes, place = sizes.split(":"), [], 0
+    if len(parts) not in (2, 3):
+        raise pointed_at(text, len(sizes), "a product is written MxK:KxN, or with its result MxK:KxN:MxN")
+    starts: List[int] = []
+    for part in parts:
+        shapes.append(_shape(text, part, place))
+        starts.append(place)
+        place += len(part) + 1
+    problem = MatrixProblem(shapes[0], shapes[1], named.group(1) if named else "")
+    _check(text, problem, starts)
+    if len(shapes) == 3 and shapes[2] != problem.destination_shape:
+        wanted = "x".join(map(str, problem.destination_shape))
+        raise pointed_at(text, starts[2], f"the result is given as {parts[2]}, the factors give {wanted}")
+    return problem
+
+
+def _shape(text: str, part: str, place: int) -> Tuple[int, ...]:
+    shape: List[int] = []
+    for size in part.split("x"):
+        if not size.isdecimal() or not 1 <= int(size) <= LARGEST:
+            letters = next((i for i, letter in enumerate(size) if not letter.isdecimal()), 0)
+            raise pointed_at(
+                text, place + letters, f"sizes are whole numbers from 1 with x between, not {size!r}"
+            )
+        shape.append(int(size))
+        place += len(size) + 1
+    if len(shape) < 2:
+        raise pointed_at(text, place - 1, f"a matrix has two sizes with x between, not {part!r}")
+    return tuple(shape)
+
+
+def _check(text: str, problem: MatrixProblem, starts: List[int]) -> None:
+    source, weights = problem.source_shape, problem.weights_shape
+    if source[-1] != weights[-2]:
+        raise pointed_at(
+            text, starts[1], f"the first matrix has {source[-1]} columns, the second {weights[-2]} rows"
+        )
+    if len(source) != len(weights):
+        raise pointed_at(
+            text, starts[1], f"the first has {len(source)} dimensions, the second {len(weights)}"
+        )
+    for a, b in zip(source[:-2], weights[:-2]):
+        if a != b and 1 not in (a, b):
+            raise pointed_at(text, starts[1], f"batches of {a} and of {b} do not go together")
+
+
+__all__ = ["MatrixProblem", "ProblemError", "parse_matrix_product"]

@@ -1,0 +1,98 @@
+"""One product of matrices of a problem in benchdnn's notation, with or without reorders.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Mapping, Optional, Tuple
+
+from corewise.workloads.base import Traits, Work
+from corewise.workloads.primitives.arguments import chosen, known_args
+from corewise.workloads.primitives.convolution import DTYPE_BYTES, INT8_SOURCES, REORDERS
+from corewise.workloads.primitives.matrix_problem import MatrixProblem, parse_matrix_product
+
+PARAMETERS: Mapping[str, Any] = {
+    "problem": "512x512:512x512",
+    "reorders": "included",
+    "int8_source": "u8",
+    "benchdnn": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedProduct:
+    """What a trial's arguments ask for."""
+
+    problem: MatrixProblem
+    reorders: str
+    int8_source: str
+    benchdnn: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixProduct:
+    """A product; one sample is one execution of the whole problem."""
+
+    name: str = "matrix_product"
+    summary: str = "one product of matrices in benchdnn's notation MxK:KxN (args.problem, args.reorders)"
+    modes: Tuple[str, ...] = ("infer",)
+    concurrent: bool = False
+    counts_by_dtype: bool = True
+
+    @property
+    def builders(self) -> Mapping[str, str]:
+        return {"torch": "corewise.runtimes.torch.matrix_product:prepare_matrix_product"}
+
+    @property
+    def runtimes(self) -> Tuple[str, ...]:
+        return tuple(self.builders)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return PARAMETERS
+
+    def dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:
+        return ("float32", "bfloat16", "float16", "float64", "int8")
+
+    def traits(self, args: Mapping[str, Any]) -> Traits:
+        return Traits(takes_images=False, has_batch_norm=False, has_dropout=False)
+
+    def asked(self, args: Mapping[str, Any]) -> AskedProduct:
+        """The arguments, checked; ValueError says what is wrong."""
+        full = known_args(self.name, args, PARAMETERS)
+        return AskedProduct(
+            problem=parse_matrix_product(str(full["problem"]).strip()),
+            reorders=chosen(self.name, "reorders", full["reorders"], REORDERS),
+            int8_source=chosen(self.name, "int8_source", full["int8_source"], INT8_SOURCES),
+            benchdnn=str(full["benchdnn"] or ""),
+        )
+
+    def work(self, mode: str, args: Mapping[str, Any], dtype: Optional[str] = None) -> Work:
+        """Two flops for each product of elements; both factors read and the result written once."""
+        problem = self.asked(args).problem
+        shapes = (problem.source_shape, problem.weights_shape, problem.destination_shape)
+        num_elements = sum(math.prod(shape) for shape in shapes)
+        return Work(problem.flops, float(num_elements * DTYPE_BYTES[dtype or "float32"]), 0)
+
+    def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
+        """Why the point does not exist in any framework, or None."""
+        args = {name[5:]: value for name, value in params.items() if name.startswith("args.")}
+        asked, dtype = self.asked(args), str(params["dtype"])
+        if int(params["batch"]) != 1:
+            return (
+                f"batch {params['batch']}: write it into the problem, as 8xMxK:8xKxN; leave batch out, or 1"
+            )
+        if dtype != "int8" and asked.int8_source != INT8_SOURCES[0]:
+            return f"int8_source {asked.int8_source} has no effect: dtype is {dtype}"
+        if dtype == "int8" and asked.reorders == "excluded":
+            return "reorders excluded has no effect: weights of eight-bit products are always prepared"
+        if len(asked.problem.source_shape) > 2 and (asked.reorders == "excluded" or dtype == "int8"):
+            what = "reorders excluded" if asked.reorders == "excluded" else "dtype int8"
+            return f"{what}: weights are prepared for single matrices, not for batches of them"
+        return None
+
+
+MATRIX_PRODUCT = MatrixProduct()

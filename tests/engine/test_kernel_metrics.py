@@ -1,0 +1,59 @@
+"""What a record says of a kernel's bytes and operations, on made-up runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from corewise.engine.collect import collect_run, is_traffic_known, record_metrics
+from corewise.engine.plan import _work
+from corewise.spec.run import Run
+from corewise.spec.trial import Protocol, RankPlacement, RankResult, Trial
+
+TRIAL = Trial(
+    trial_id="t",
+    params={"mode": "infer"},
+    protocol=Protocol(min_runs=2, max_runs=2),
+    ranks=(RankPlacement((0,)),),
+    env={},
+    python=("python",),
+    work={"flops_per_sample": 2e9, "bytes_per_sample": 24e9, "num_parameters": 0.0},
+)
+
+
+def run(*samples_s: float) -> Run:
+    window = {"window_s": 1.0, "window_samples": 1 / samples_s[0]}
+    result = RankResult(status="ok", rank=0, samples_s=samples_s, samples_per_step=1.0, metrics=window)
+    return collect_run(TRIAL, [result])
+
+
+def test_bytes_and_operations_of_a_second_follow_from_the_work_and_the_rate() -> None:
+    metrics = record_metrics(TRIAL, [run(0.5, 0.5, 0.4), run(0.5, 0.5, 0.25)])
+    assert metrics["samples_per_s"] == 2.0
+    assert metrics["gflop_per_s"] == 4.0
+    assert metrics["gbyte_per_s"] == 48.0
+    assert metrics["best_gbyte_per_s"] == 24 / 0.25
+
+
+def test_several_ranks_have_no_best_step_in_common() -> None:
+    both = replace(TRIAL, ranks=(RankPlacement((0,)), RankPlacement((1,))))
+    metrics = record_metrics(both, [run(0.5, 0.5), run(0.5, 0.4)])
+    assert metrics["gbyte_per_s"] == 48.0
+    assert "best_gbyte_per_s" not in metrics
+
+
+def test_a_model_whose_weights_are_read_once_for_many_samples_has_no_bytes_of_a_second() -> None:
+    model = replace(TRIAL, work={**TRIAL.work, "num_parameters": 1e6})
+    assert "gbyte_per_s" not in record_metrics(model, [run(0.5), run(0.5)])
+    assert not is_traffic_known({})
+
+
+@pytest.mark.parametrize(
+    ("workload", "dtype", "num_bytes"),
+    [("gemm", "float64", 24), ("gemm", "float32", 12), ("gemm", "int8", 6), ("matmul", "bfloat16", 6)],
+)
+def test_the_plan_counts_the_bytes_of_the_number_format_asked_for(
+    workload: str, dtype: str, num_bytes: int
+) -> None:
+    counted = _work({"workload": workload, "mode": "infer", "dtype": dtype, "args.size": 100})
+    assert counted["bytes_per_sample"] == num_bytes * 100**2
+    assert counted["flops_per_sample"] == 2 * 100**3

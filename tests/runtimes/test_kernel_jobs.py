@@ -1,0 +1,136 @@
+"""What runtimes do with kernels: memory, seeds, clocks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corewise.runtimes.base import Infeasible, RankContext
+from corewise.runtimes.filling import PIECE_ELEMENTS, fill_normal
+from corewise.runtimes.gpu_clocks import clocks_while, parse_clocks
+from corewise.runtimes.host_memory import free_host_bytes
+from corewise.runtimes.kernel_job import prepare_kernel, require_memory
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.runtimes.registry import find_runtime
+from corewise.workloads.kernels.gemm import GEMM
+from corewise.workloads.kernels.stream import STREAM
+
+Params = Callable[..., dict[str, Any]]
+
+
+def test_memory_that_is_not_there_is_told_in_bytes_with_the_size_that_fits() -> None:
+    with pytest.raises(Infeasible) as refused:
+        require_memory(GEMM, {"size": 4096}, "float64", 3 * 8 * 1000**2)
+    assert str(refused.value) == (
+        "gemm needs 402653184 bytes (0.403 GB) in float64, 24000000 (0.024 GB) are free; "
+        "the largest that fits is size 1000"
+    )
+
+
+def test_where_nothing_fits_no_size_is_offered() -> None:
+    with pytest.raises(Infeasible, match="no smaller size fits either"):
+        require_memory(STREAM, {"operation": "copy", "size_bytes": 8}, "float64", 7)
+
+
+def test_ranks_share_the_memory_of_their_host(params: Params, tmp_path: Path) -> None:
+    class Small(NumpyArrays):
+        def free_bytes(self) -> int:
+            return 3 * 8 * 100**2
+
+    asked = params(workload="gemm", dtype="float64", size=100)
+    for num_ranks in (1, 2):
+        context = RankContext(rank=0, num_ranks=num_ranks, rendezvous=str(tmp_path), num_cpus=1)
+        if num_ranks == 1:
+            prepare_kernel(GEMM, Small(), asked, context)
+        else:
+            with pytest.raises(Infeasible, match=r"120000 .* are free"):
+                prepare_kernel(GEMM, Small(), asked, context)
+
+
+def test_a_name_that_is_no_parameter_suggests_the_nearest(params: Params, alone: RankContext) -> None:
+    with pytest.raises(Infeasible, match="no parameter 'oparation'; did you mean 'operation'"):
+        find_runtime("numpy").prepare(params(workload="stream", oparation="copy"), alone)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_what_numpy_cannot_multiply_fast_is_refused(params: Params, alone: RankContext, dtype: str) -> None:
+    with pytest.raises(Infeasible, match=f"numpy has no .*{dtype}"):
+        find_runtime("numpy").prepare(params(workload="gemm", size=8, dtype=dtype), alone).check()
+
+
+def test_a_gpu_that_is_not_there_is_refused(params: Params, alone: RankContext) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(Infeasible, match="torch sees no CUDA device"):
+        find_runtime("torch").prepare(params(workload="stream", dtype="float64", device="cuda"), alone)
+
+
+def test_a_short_precision_of_other_than_float32_is_refused(params: Params, alone: RankContext) -> None:
+    pytest.importorskip("torch")
+    asked = params(workload="gemm", size=8, dtype="float64", float32_precision="tf32")
+    with pytest.raises(Infeasible, match="float32_precision tf32: dtype is float64"):
+        find_runtime("torch").prepare(asked, alone)
+
+
+def test_random_numbers_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for num_cpus in (1, 3):
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid, num=num_cpus: set(range(num)))
+        array = np.empty(2 * PIECE_ELEMENTS + 17, np.float32)
+        fill_normal(array, 5)
+        found.append(array)
+    assert np.array_equal(*found)
+    assert not np.array_equal(found[0][:1000], found[0][PIECE_ELEMENTS : PIECE_ELEMENTS + 1000])
+
+
+def make_group(root: Path, name: str, limit: str, used: int, spare: int) -> None:
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {spare}\n")
+
+
+def test_free_memory_is_the_least_of_the_machine_and_every_group_above(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    assert free_host_bytes(str(proc), str(groups)) == 4000 * 1024
+    (proc / "self" / "cgroup").write_text("0::/job/step\n")
+    make_group(groups, "job/step", "max", 10, 0)
+    assert free_host_bytes(str(proc), str(groups)) == 4000 * 1024
+    make_group(groups, "job", "1000000", 300_000, 50_000)
+    assert free_host_bytes(str(proc), str(groups)) == 750_000
+    make_group(groups, "job", "1000", 300_000, 0)
+    assert free_host_bytes(str(proc), str(groups)) == 0
+
+
+def test_the_clocks_of_a_gpu_are_read_while_it_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nsleep 0.1\necho '1980, 3201, 1980, 690.12, 55, 0x0000000000000004'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    steps: list[int] = []
+    facts = clocks_while(lambda: steps.append(1), "GPU-1")
+    assert steps
+    assert (facts["gpu_sm_mhz"], facts["gpu_power_w"], facts["gpu_throttle_reasons"]) == (
+        1980.0,
+        690.12,
+        "0x0000000000000004",
+    )
+
+
+def test_clocks_that_cannot_be_read_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert parse_clocks("1980, [N/A], 1980, 690.12, 55, 0x4") == {
+        "gpu_sm_mhz": 1980.0,
+        "gpu_max_sm_mhz": 1980.0,
+        "gpu_power_w": 690.12,
+        "gpu_temperature_c": 55.0,
+        "gpu_throttle_reasons": "0x4",
+    }
+    assert parse_clocks("No devices were found") == {}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert clocks_while(lambda: None, "GPU-1") == {}

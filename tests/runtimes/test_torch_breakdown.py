@@ -1,0 +1,348 @@
+"""A torch job taken apart: every operator is met, runs alone and computes the same."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
+from corewise.runtimes.registry import find_runtime  # noqa: E402
+from corewise.runtimes.torch import breakdown as taking_apart  # noqa: E402
+from corewise.runtimes.torch.breakdown import Effort, WrongNumbers, break_down, refuse  # noqa: E402
+from corewise.runtimes.torch.breakdown_alone import Alone, Timed, compare, make_sets, run_alone, time_alone  # noqa: E402
+from corewise.runtimes.torch.breakdown_inputs import Maker, copied, wanted  # noqa: E402
+from corewise.runtimes.torch.breakdown_record import Met, Watch, as_called  # noqa: E402
+from corewise.runtimes.torch.breakdown_work import flops_of, problem_of  # noqa: E402
+from corewise.runtimes.torch.cache_size import (  # noqa: E402
+    UNKNOWN_BYTES,
+    UNKNOWN_CORE_BYTES,
+    core_cache_bytes,
+    last_level_cache_bytes,
+)
+from corewise.workloads.breakdown import Breakdown, from_json, shares  # noqa: E402
+from corewise.workloads.primitives.problem import parse_convolution  # noqa: E402
+
+Params = Callable[..., dict[str, Any]]
+BRIEF = Effort(num_rounds=1, seconds_of_steps=0.01, seconds_of_calls=0.001, max_steps=2)
+CACHE_BYTES = 2**18
+TRANSFORMER = {"layers": 1, "width": 16, "heads": 2, "tokens": 8, "feed_forward": 16, "num_classes": 5}
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and small sets of inputs."""
+    monkeypatch.setattr(taking_apart, "last_level_cache_bytes", lambda on_gpu: CACHE_BYTES)
+
+
+def prepare(params: dict[str, Any], context: RankContext) -> Any:
+    runtime = find_runtime("torch")
+    runtime.warm()
+    return runtime.prepare(params, context)
+
+
+def taken_apart(params: dict[str, Any], context: RankContext) -> Breakdown:
+    job = prepare(params, context)
+    job.step()
+    return break_down(job, params, BRIEF)
+
+
+def calls_by_name(found: Breakdown) -> dict[str, float]:
+    calls: dict[str, float] = {}
+    for each in found.primitives:
+        calls[each.operator] = calls.get(each.operator, 0) + each.num_calls
+    return calls
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+def make(batch, mode):
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    layers += [nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    layers += [nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Flatten(1), nn.Linear(8 * 64, 10)]
+    return nn.Sequential(*layers), (torch.randn(batch, 3, 32, 32),), torch.randint(10, (batch,))
+"""
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_every_layer_of_a_model_is_met_with_its_layout(
+    params: Params, alone: RankContext, write: Callable[[str], str], layout: str
+) -> None:
+    found = taken_apart(params(workload=write(NETWORK), batch=2, memory_format=layout), alone)
+    calls = calls_by_name(found)
+    assert (calls["conv2d"], calls["batch_norm"], calls["relu"], calls["linear"]) == (3, 2, 2, 1)
+    repeated = next(each for each in found.primitives if each.problem == "mb2ic8ih8oc8oh8kh3ph1")
+    assert repeated.num_calls == 2
+    assert found.num_checked == len(found.primitives)
+    assert found.check_error <= 1e-4
+    stem = next(each for each in found.primitives if "kh7" in each.problem)
+    assert (stem.problem, stem.layout) == ("mb2ic3ih32oc8oh16kh7sh2ph3", layout)
+    assert stem.flops == parse_convolution(stem.problem).flops < 2 * 2 * 16 * 16 * 8 * 3 * 7 * 7  # padding
+    assert stem.traffic_bytes == 4 * (2 * 3 * 32 * 32 + 8 * 3 * 7 * 7 + 2 * 8 * 16 * 16)
+    assert all(each.alone_s is not None and each.alone_best_s is not None for each in found.primitives)
+    assert all(each.alone_best_s <= each.alone_s for each in found.primitives)  # type: ignore[operator]
+    assert {each.category for each in shares(found)} >= {
+        "convolution",
+        "normalisation",
+        "pooling",
+        "activation",
+    }
+
+
+def test_training_has_a_backward_pass_and_an_update(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    found = taken_apart(params(workload=write(NETWORK), mode="train", batch=2), alone)
+    calls = calls_by_name(found)
+    assert (calls["convolution"], calls["convolution_backward"], calls["native_batch_norm"]) == (3, 3, 2)
+    updates = [each for each in found.primitives if each.phase == "update"]
+    num_parameters = 3 + 2 * 2 + 2
+    assert sum(each.num_calls for each in updates) == 3 * num_parameters  # of each: mul_, add_, add_
+    assert {each.category for each in updates} == {"optimiser"}
+    assert {each.phase for each in found.primitives if "backward" in each.operator} == {"backward"}
+    for kernel, factor in (("kh7", 1), ("kh3", 2)):  # of the first layer no gradient of the input is wanted
+        own = [each for each in found.primitives if kernel in each.problem]
+        forward = next(each for each in own if each.operator == "convolution")
+        backward = next(each for each in own if each.operator == "convolution_backward")
+        assert backward.flops == factor * forward.flops
+    assert found.step_s > 0
+
+
+def test_steps_that_take_another_part_of_their_data_are_the_same_steps(
+    params: Params, alone: RankContext
+) -> None:
+    sizes = {"time_steps": 2, "members": 1, "num_classes": 5}
+    found = taken_apart(params(workload="lstm_ensemble", mode="train", batch=2, **sizes), alone)
+    assert all(each.num_calls == int(each.num_calls) for each in found.primitives)
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize(
+    ("workload", "sizes", "operator"),
+    [
+        ("lstm_ensemble", {"time_steps": 4, "members": 1, "num_classes": 5}, "recurrent layer"),
+        ("transformer", TRANSFORMER, "attention"),
+    ],
+)
+def test_models_of_other_kinds_are_taken_apart_too(
+    params: Params, alone: RankContext, mode: str, workload: str, sizes: dict[str, int], operator: str
+) -> None:
+    found = taken_apart(params(workload=workload, mode=mode, batch=2, **sizes), alone)
+    own = [each for each in found.primitives if each.category == operator]
+    assert own
+    assert all(each.flops > 0 for each in own)
+    assert [each.why_not_alone for each in found.primitives if each.alone_s is None] == []
+
+
+def test_lower_precision_shows_its_casts(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    found = taken_apart(params(workload=write(NETWORK), batch=2, dtype="bfloat16"), alone)
+    assert {each.dtype for each in found.primitives if each.category == "convolution"} == {"bfloat16"}
+    assert any(each.category == "reorder or copy" for each in found.primitives)
+
+
+def test_a_job_asked_for_its_breakdown_brings_it_with_its_samples(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    name = write(
+        "import torch\n"
+        "def make(batch, mode):\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()), (torch.randn(batch, 8),)\n"
+    )
+    asked = {"num_rounds": 1, "seconds_of_steps": 0.01, "seconds_of_calls": 0.001}
+    job = prepare({**params(workload=name, batch=3), "bind": "none", "breakdown": asked}, alone)
+    assert job.check().passed
+    job.step()
+    found = from_json(job.sampled_facts()["breakdown"])
+    assert calls_by_name(found)["linear"] == 1
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"execution": "compile"}, "fused kernels"),
+        ({"memory_format": "blocked"}, "opaque"),
+        ({"processes": 2}, "one process"),
+    ],
+)
+def test_what_has_no_operators_of_its_own_is_refused(
+    params: Params, alone: RankContext, write: Callable[[str], str], change: dict[str, Any], reason: str
+) -> None:
+    job = prepare(params(workload=write(NETWORK)), alone)
+    with pytest.raises(Infeasible, match=reason):
+        refuse(job, {**params(), **change})
+
+
+def test_a_factory_that_returns_a_step_is_refused(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    name = write("def make(batch, mode):\n    return {'step': lambda: None}\n")
+    with pytest.raises(Infeasible, match="returns a step, not a module"):
+        prepare({**params(workload=name), "bind": "none", "breakdown": {}}, alone)
+
+
+def test_a_primitive_is_no_model(params: Params, alone: RankContext) -> None:
+    job = prepare(params(workload="matmul", size=8), alone)
+    with pytest.raises(Infeasible, match="is no model"):
+        refuse(job, params(workload="matmul"))
+
+
+def watched(call: Callable[[], Any], sample_bytes: int = 2**20) -> Met:
+    """The first operator that a call meets."""
+    watch = Watch(lambda: 0, CACHE_BYTES, sample_bytes)
+    with watch, torch.no_grad():
+        call()
+    return next(iter(watch.met.values()))
+
+
+def test_wrong_numbers_are_noticed() -> None:
+    a, b = torch.randn(4, 5), torch.randn(5, 6)
+    met = watched(lambda: torch.mm(a, b))
+    with as_called(met):
+        assert compare(met) == 0.0
+        met.func = lambda x, y: torch.mm(x, y) * 1.01
+        assert compare(met) > 1e-3
+    watch = Watch(lambda: 0, CACHE_BYTES, 0)
+    watch.met[()] = met
+    with pytest.raises(WrongNumbers, match=r"mm 4x5, 5x6 alone differs"):
+        taking_apart._check(watch)
+
+
+def test_inputs_in_place_are_kept_as_they_were_before_the_call() -> None:
+    x = torch.arange(4.0)
+    met = watched(lambda: x.add_(1))
+    assert met.sample is not None
+    assert met.sample.args[0].tolist() == [0, 1, 2, 3]
+    with as_called(met):
+        assert compare(met) == 0.0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(1, 5).expand(3, 5),
+        lambda: torch.randn(4, 6)[:, ::2],
+        lambda: torch.randint(9, (4, 3)),
+        lambda: torch.randn(3, 4, dtype=torch.bfloat16),
+        lambda: torch.empty(0, 3),
+        lambda: torch.tensor(2.5),
+    ],
+)
+def test_inputs_alone_have_the_shape_strides_and_format_of_the_models(made: Callable[[], Any]) -> None:
+    given = made()
+    fresh = Maker(1).make(wanted(given, {}), {})
+    assert (fresh.shape, fresh.stride(), fresh.dtype) == (given.shape, given.stride(), given.dtype)
+    assert fresh.data_ptr() != given.data_ptr() or given.numel() == 0
+    again = copied(given)
+    assert again.stride() == given.stride()
+    assert torch.equal(again, given)
+    if given.is_floating_point() and given.numel() > 1:
+        assert not torch.equal(fresh, given)
+    else:
+        assert torch.equal(fresh, given)  # indices cannot be drawn
+
+
+def test_inputs_alone_keep_mean_spread_and_sign() -> None:
+    given = torch.rand(10_000) * 3 + 5
+    fresh = Maker(1).make(wanted(given, {}), {})
+    assert float(fresh.mean()) == pytest.approx(6.5, abs=0.1)
+    assert float(fresh.std()) == pytest.approx(float(given.std()), rel=0.1)
+    assert bool((fresh >= 0).all())
+
+
+def test_one_tensor_given_twice_stays_one() -> None:
+    x = torch.randn(5)
+    made = Maker(1).make(wanted((x, x), {}), {})
+    assert made[0].data_ptr() == made[1].data_ptr()
+
+
+def test_the_sets_of_inputs_exceed_the_cache_and_differ() -> None:
+    a = torch.randn(64, 64)
+    met = watched(lambda: torch.mm(a, a))
+    sets = make_sets(met, Maker(1), CACHE_BYTES)
+    assert len(sets.calls) == 2 * CACHE_BYTES // (64 * 64 * 4) + 1
+    assert not torch.equal(sets.calls[0][0][0], sets.calls[1][0][0])
+    assert len(make_sets(met, Maker(1), 2**15).calls) == 5
+    timed = time_alone(met, sets, 7, CACHE_BYTES, iter(range(0, 10**9, 1000)).__next__)
+    assert timed.times_s == [1e-6] * 7
+    assert len(timed.pages) == 7
+
+
+def test_a_primitive_counts_for_as_many_new_pages_as_the_model_met() -> None:
+    kept, fresh = Timed([1e-3] * 3, [0, 0, 0]), Timed([2e-3] * 3, [1000, 1000, 1000])
+    alone = Alone(kept, fresh)
+    assert alone.page_s == pytest.approx(1e-6)
+    assert [alone.call_s(pages) for pages in (0, 500, 1000, 5000)] == pytest.approx(
+        [1e-3, 1.5e-3, 2e-3, 2e-3]
+    )
+    assert Alone(kept).call_s(1000) == 1e-3
+    assert Alone(kept, Timed([2e-3] * 3, [3, 3, 3])).page_s == 0.0  # too few to tell
+
+
+def test_memory_that_was_given_back_lies_on_new_pages() -> None:
+    a = torch.randn(512, 512)
+    met = watched(lambda: torch.neg(a))
+    met.num_tracked, met.num_new_pages, met.outputs_cached = 1, 256, 1
+    alone = run_alone(met, make_sets(met, Maker(1), CACHE_BYTES), 5, CACHE_BYTES, time.perf_counter_ns)
+    assert alone.fresh is not None
+    assert alone.fresh.call_pages >= 256 > alone.kept.call_pages
+
+
+def test_what_the_model_used_a_moment_before_lies_in_the_cache() -> None:
+    weights, x = torch.randn(300, 300), torch.randn(8, 300)
+    watch = Watch(lambda: 0, 100_000, 0)
+
+    def step() -> None:
+        y = torch.mm(x, weights)  # 360 kB of weights leave nothing else in the cache
+        torch.neg(y)
+
+    with watch, torch.no_grad():
+        step()
+        with watch.tracking():
+            step()
+            step()
+    product, negated = watch.met.values()
+    assert product.inputs_cached == [0, 0]
+    assert negated.inputs_cached == [2]
+
+
+def test_work_is_counted_for_strided_grouped_and_one_dimensional_convolutions() -> None:
+    image, weight = torch.randn(2, 8, 9, 9), torch.randn(4, 2, 3, 3)
+    args = (image, weight, None, [2, 2], [1, 1], [1, 1], 4)
+    made = torch.conv2d(*args)
+    assert problem_of("conv2d", args, made) == "g4mb2ic8ih9oc4oh5kh3sh2ph1"
+    assert flops_of("conv2d", args, made) == parse_convolution("g4mb2ic8ih9oc4oh5kh3sh2ph1").flops
+    plain = (image, torch.randn(4, 8, 3, 3))
+    made = torch.conv2d(*plain)
+    assert problem_of("conv2d", plain, made) == "mb2ic8ih9oc4oh7kh3"
+    assert flops_of("conv2d", plain, made) == 2 * made.numel() * 8 * 3 * 3
+    signal, taps = torch.randn(2, 3, 50), torch.randn(5, 3, 7)
+    line = torch.conv1d(signal, taps)
+    assert flops_of("conv1d", (signal, taps), line) == 2 * line.numel() * 3 * 7
+    assert problem_of("convolution", (signal, taps), line) == ""
+    assert flops_of("mm", ("not", "tensors"), None) == 0.0
+
+
+def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> None:
+    import os
+
+    assert last_level_cache_bytes(False, tmp_path) == UNKNOWN_BYTES
+    assert core_cache_bytes(tmp_path) == UNKNOWN_CORE_BYTES
+    for number, size in enumerate(("32K", "1024K", "36M")):
+        folder = tmp_path / f"cpu{min(os.sched_getaffinity(0))}" / "cache" / f"index{number}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(size + "\n")
+        (folder / "level").write_text(f"{number + 1}\n")
+    assert last_level_cache_bytes(False, tmp_path) == 36 * 2**20
+    assert core_cache_bytes(tmp_path) == 2**20

@@ -1,0 +1,43 @@
+"""What the tests of jax and tensorflow share: their arrays in this process, and fresh processes."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+FRAMEWORKS = ("jax", "tensorflow")
+Need = Callable[[bool, str], None]
+
+
+def need_framework(need: Need, name: str) -> None:
+    need(importlib.util.find_spec(name) is not None, f"{name} is not installed")
+
+
+def make_arrays(name: str) -> Any:
+    """The framework's arrays on the cpu."""
+    if name == "jax":
+        from corewise.runtimes.jax.arrays import JaxArrays
+
+        return JaxArrays()
+    from corewise.runtimes.tensorflow.arrays import TensorflowArrays
+
+    return TensorflowArrays()
+
+
+def told_by(source: str, env: Mapping[str, str], folder: Path) -> Any:
+    """What a fresh process prints as JSON in its last line."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env={**clean, "TF_CPP_MIN_LOG_LEVEL": "2", **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])

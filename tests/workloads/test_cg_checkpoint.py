@@ -1,0 +1,200 @@
+"""Checkpoints of conjugate gradients: a killed solve goes on as if it had not been; bad files are refused."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.kernels import cg_solve
+from corewise.workloads.kernels.base import Setup
+from corewise.workloads.kernels.cg import CG
+from corewise.workloads.kernels.cg_checkpoint import (
+    BadCheckpoint,
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from corewise.workloads.kernels.cg_iteration import State
+from corewise.workloads.kernels.cg_system import System
+
+PROBLEM = {"matrix": "csr", "size": 3}
+SOLVE = [sys.executable, "-m", "corewise.workloads.kernels.cg_solve"]
+PATIENCE_S = 60
+
+
+def a_checkpoint(iteration: int = 4) -> Checkpoint:
+    fresh = np.random.default_rng().standard_normal
+    state = State(iteration, fresh(27), fresh(27), fresh(27), fresh(iteration + 1) ** 2)
+    return Checkpoint(state, PROBLEM, {"num_threads": 2})
+
+
+def histories(lines: str) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def solve(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*SOLVE, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_a_solve_killed_at_any_moment_goes_on_with_the_same_residuals_to_the_last_bit(
+    runtime: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(runtime)
+    file = tmp_path / "cg.checkpoint"
+    matrix, size = random.choice([("csr", 24), ("matrix-free", 40), ("dense", 1000)])
+    words = ["--matrix", matrix, "--size", str(size), "--runtime", runtime, "--threads", "2"]
+    words += ["--checkpoint-every", "3", "--iterations"]
+    endless = [*SOLVE, *words, "100000", "--checkpoint", str(file)]
+    with subprocess.Popen(endless, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as victim:
+        deadline = time.monotonic() + PATIENCE_S
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.1))
+        victim.kill()
+        victim.communicate()
+    assert victim.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    reached = int(json.loads(file.read_bytes().split(b"\n")[1])["iteration"])
+    resumed = solve(*words, str(reached + 20), "--checkpoint", str(file))
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"goes on after iteration {reached}" in resumed.stderr
+    assert "last bits" not in resumed.stderr
+    unbroken = solve(*words, str(reached + 20), "--checkpoint", str(tmp_path / "other"))
+    assert histories(resumed.stdout) == histories(unbroken.stdout)
+    assert len(histories(resumed.stdout)) == reached + 21
+
+
+def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path) -> None:
+    path, written = str(tmp_path / "file"), a_checkpoint()
+    write_checkpoint(path, written)
+    read = read_checkpoint(path, PROBLEM)
+    for name in ("x", "r", "p", "residuals"):
+        assert np.array_equal(getattr(read.state, name), getattr(written.state, name))
+    assert read.state.iteration == 4
+    assert (read.problem, read.conditions) == (written.problem, written.conditions)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_truncated_checkpoint_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_checkpoint(str(path), a_checkpoint())
+    whole = path.read_bytes()
+    first_line = whole.index(b"\n") + 1
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        words = "is truncated: " if length >= first_line else "first line is damaged|is truncated"
+        with pytest.raises(BadCheckpoint, match=words):
+            read_checkpoint(str(path), PROBLEM)
+
+
+def test_a_checkpoint_with_any_bit_flipped_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_checkpoint(str(path), a_checkpoint())
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 5):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << random.randrange(8)
+        path.write_bytes(bytes(flipped))
+        with pytest.raises(BadCheckpoint, match=r"damaged|truncated"):
+            read_checkpoint(str(path), PROBLEM)
+
+
+def test_a_checkpoint_with_something_after_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_checkpoint(str(path), a_checkpoint())
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(BadCheckpoint, match="is damaged"):
+        read_checkpoint(str(path), PROBLEM)
+
+
+def test_a_checkpoint_of_another_problem_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    write_checkpoint(path, a_checkpoint())
+    with pytest.raises(BadCheckpoint, match="of another problem: it has size 3 and not 4"):
+        read_checkpoint(path, {"matrix": "csr", "size": 4})
+
+
+def test_a_write_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path) -> None:
+    path, first = str(tmp_path / "file"), a_checkpoint()
+    num_bytes = write_checkpoint(path, first)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes // 2, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_checkpoint(path, a_checkpoint(9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read_checkpoint(path, PROBLEM).state.iteration == 4
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"size": 6}, {"shift": 0.5}, {"matrix": "matrix-free", "size": 5}, {"matrix": "dense", "size": 125}],
+)
+def test_every_part_of_a_problem_makes_it_another(tmp_path: Path, other: dict[str, Any]) -> None:
+    path, args = str(tmp_path / "file"), {"matrix": "csr", "size": 5}
+    system = System(NumpyArrays(), CG.problem(args), seed=0, num_threads=1)
+    system.solver.start()
+    system.save(path, system.solver.state())
+    assert system.load(path).state.iteration == 0
+    for seed, changed in ((0, {**args, **other}), (1, args)):
+        with pytest.raises(BadCheckpoint, match="another problem"):
+            System(NumpyArrays(), CG.problem(changed), seed=seed, num_threads=1).load(path)
+
+
+@pytest.mark.parametrize("every", [4, 5, 20, 30])
+def test_a_step_with_checkpoints_restarts_in_its_check_and_cleans_up(tmp_path: Path, every: int) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": every}
+    run = CG.build(Setup(NumpyArrays(), "float64", args, seed=0, folder=str(tmp_path), num_threads=1))
+    assert run.check().passed
+    assert run.facts().get("num_checkpoints", 0) == 20 // every
+    run.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_command_tells_a_breakdown_after_the_residuals_that_were_good(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--runtime", "numpy", "--size", "8", "--shift", "-9", "--iterations", "50"]
+    assert cg_solve.main(words) == cg_solve.FAILED
+    told = capsys.readouterr()
+    last = histories(told.out)[-1]["iteration"]
+    assert f"broke down in iteration {last + 1}: p'Ap = -" in told.err
+
+
+def test_the_command_refuses_mistakes_and_bad_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad"
+    bad.write_text("something else\n")
+    for words, reason in (
+        (["--size", "5", "--checkpoint", str(bad)], "is no checkpoint of conjugate gradients"),
+        (["--size", "1200"], "bytes, "),
+        (["--size", "0"], "size must be a whole number"),
+        (["--size", "5", "--device", "cuda"], "torch only"),
+        (
+            ["--size", "5", "--checkpoint", str(tmp_path / "no" / "file"), "--checkpoint-every", "5"],
+            "No such file",
+        ),
+    ):
+        assert cg_solve.main(["--runtime", "numpy", "--iterations", "5", *words]) == cg_solve.MISTAKE
+        assert reason in capsys.readouterr().err
+
+
+def test_the_command_ends_at_its_tolerance(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cg_solve.main(["--runtime", "numpy", "--size", "12", "--tolerance", "1e-6"]) == cg_solve.DONE
+    history = histories(capsys.readouterr().out)
+    assert len(history) < 100
+    assert history[-1]["residual"] <= 1e-6 * history[0]["residual"]

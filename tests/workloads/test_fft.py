@@ -1,0 +1,234 @@
+"""The Fourier transform, direct, by tiles and in pieces: every number, odd lengths, and what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from device_apart import DeviceApart
+
+from corewise.runtimes.base import Infeasible
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.kernels import fft_merge, fft_streamed, fft_tiles
+from corewise.workloads.kernels.base import Setup
+from corewise.workloads.kernels.fft import FFT
+from corewise.workloads.kernels.fft_check import check_transform, host_product, sums_by_definition
+from corewise.workloads.kernels.fft_merge import Cut, twiddles
+from corewise.workloads.kernels.roots_of_unity import roots_of_unity
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def arrays(request: pytest.FixtureRequest) -> Any:
+    """The arrays of a framework that can write them."""
+    if request.param == "numpy":
+        return NumpyArrays()
+    pytest.importorskip("torch")
+    from corewise.runtimes.torch.arrays import TorchArrays
+
+    return TorchArrays()
+
+
+def built(arrays: Any, folder: Path, dtype: str = "complex128", **args: Any) -> Any:
+    args = {**FFT.parameters, **args}
+    return FFT.build(Setup(arrays, dtype, args, seed=3, folder=str(folder), num_threads=1))
+
+
+def transform_of(run: Any, arrays: Any) -> tuple[Any, Any]:
+    """The signal of a run and its transform, on the host."""
+    run.step()
+    on_host = isinstance(run._x, np.ndarray)
+    read = np.array if on_host else arrays.to_host
+    return read(run._x), read(run._out).reshape(-1)
+
+
+def test_roots_of_unity_are_exact_to_the_last_bits_for_two_to_the_31_and_for_primes() -> None:
+    for n in (2**31, 2**33, 1_000_003, 7):
+        k = np.random.default_rng(5).integers(0, n, 1000)
+        angle = 8 * np.arctan(np.longdouble(1)) * (k.astype(np.longdouble) / np.longdouble(n))
+        precise = np.cos(angle) - 1j * np.sin(angle)
+        assert np.max(np.abs(roots_of_unity(k, n) - precise)) < 1.5 * 2.0**-53
+    assert roots_of_unity([0, 2, 4, 6, 8], 8).tolist() == [1, -1j, -1, 1j, 1]
+
+
+def test_sums_by_definition_are_those_of_numpy_forward_and_back() -> None:
+    for size in (1, 2, 97, 1000):
+        x = np.random.default_rng(size).standard_normal(2 * size).view(np.complex128)
+        k = np.arange(size)
+        assert np.allclose(sums_by_definition(x, size, k, host_product), np.fft.fft(x))
+        assert np.allclose(sums_by_definition(x, size, -k, host_product) / size, np.fft.ifft(x))
+
+
+def test_the_check_finds_one_wrong_value_anywhere() -> None:
+    x = np.random.default_rng(0).standard_normal(8192).view(np.complex128)
+    transform = np.fft.fft(x)
+    assert check_transform(x, transform, 4096, "complex128", host_product, np.asarray).passed
+    transform[1234] *= 1 + 1e-6
+    assert not check_transform(x, transform, 4096, "complex128", host_product, np.asarray).passed
+    transform[1234] = math.nan
+    assert not check_transform(x, transform, 4096, "complex128", host_product, np.asarray).passed
+
+
+@pytest.mark.parametrize("size", [2, 3, 997, 1024, 9999])
+def test_direct_takes_any_length(arrays: Any, tmp_path: Path, size: int) -> None:
+    run = built(arrays, tmp_path, size=size)
+    x, transform = transform_of(run, arrays)
+    assert np.allclose(transform, np.fft.fft(x))
+    assert run.check().passed
+
+
+@pytest.mark.parametrize(
+    ("size", "num_tiles"),
+    [
+        (64, 1),
+        (64, 64),
+        (4096, 8),
+        (4096, 64),
+        (45, 9),
+        (45, 15),
+        (3 * 7 * 11 * 13, 77),
+        (2**17, 2),
+        (2**17, 32),
+    ],
+)
+def test_tiles_give_every_number_of_the_direct_transform(
+    arrays: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, num_tiles: int
+) -> None:
+    monkeypatch.setitem(fft_merge.BLOCK_ELEMENTS, "cpu", 1024)  # several blocks, the last one narrower
+    monkeypatch.setitem(fft_tiles.GROUP_ELEMENTS, "cpu", 2048)
+    monkeypatch.setattr(fft_merge, "LEAST_WIDTH", 24)
+    run = built(arrays, tmp_path, size=size, method="tiles", num_tiles=num_tiles)
+    x, transform = transform_of(run, arrays)
+    wanted = np.fft.fft(x)
+    assert np.max(np.abs(transform - wanted)) < 1e-14 * math.sqrt(size) * 8
+    assert run.check().passed
+
+
+@pytest.mark.parametrize("place", ["host", "file"])
+def test_a_signal_in_pieces_gives_every_number_and_leaves_no_file(
+    arrays: Any, tmp_path: Path, place: str
+) -> None:
+    size, num_tiles = 96 * 1001, 96
+    run = built(
+        arrays, tmp_path, size=size, method="tiles", num_tiles=num_tiles, signal=place, memory_bytes=2**22
+    )
+    x, transform = transform_of(run, arrays)
+    assert np.allclose(transform, np.fft.fft(x))
+    assert run.check().passed
+    facts = run.facts()
+    assert facts["num_pieces"] > 2
+    assert facts["piece_bytes"] <= 2**20
+    run.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_pieces_in_several_threads_give_the_same_numbers(arrays: Any, tmp_path: Path) -> None:
+    run = built(arrays, tmp_path, size=2**16, method="tiles", num_tiles=16, signal="host", memory_bytes=2**19)
+    _, alone = transform_of(run, arrays)
+    run._slots = [
+        type(run._slots[0])(np.empty_like(run._slots[0].buffer), run._merge.scratch()) for _ in range(4)
+    ]
+    _, together = transform_of(run, arrays)
+    assert np.array_equal(alone, together)
+
+
+def test_a_device_with_memory_of_its_own_gets_copies_in_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fft_streamed, "pieces_of", DeviceApart)
+    for num_tiles in (8, 96):
+        args = {"size": 96 * 1001, "method": "tiles", "num_tiles": num_tiles, "signal": "host"}
+        run = built(NumpyArrays(), tmp_path, **args, memory_bytes=2**23)
+        assert len(run._slots) == 3
+        x, transform = transform_of(run, NumpyArrays())
+        assert np.allclose(transform, np.fft.fft(x))
+
+
+def test_single_precision_is_checked_at_its_own_roundoff(arrays: Any, tmp_path: Path) -> None:
+    run = built(arrays, tmp_path, "complex64", size=2**14, method="tiles", num_tiles=16)
+    x, transform = transform_of(run, arrays)
+    assert x.dtype == transform.dtype == np.complex64
+    check = run.check()
+    assert check.passed
+    assert check.tolerance < 1e-4
+
+
+def test_a_pure_tone_ends_in_one_bin(arrays: Any, tmp_path: Path) -> None:
+    run = built(arrays, tmp_path, size=2**12, method="tiles", num_tiles=8)
+    tone = np.conj(roots_of_unity(np.arange(2**12) * 77, 2**12))
+    arrays.copy(arrays.from_host(tone), out=run._x)
+    _, transform = transform_of(run, arrays)
+    transform[77] -= 2**12
+    assert np.max(np.abs(transform)) < 1e-10
+
+
+def test_phases_of_tiles_are_in_the_facts(arrays: Any, tmp_path: Path) -> None:
+    run = built(arrays, tmp_path, size=2**14, method="tiles")
+    run.step()
+    facts = run.facts()
+    assert facts["sub_transforms_s"] > 0
+    assert 0 < facts["merge_fraction"] < 1
+    assert facts["merge_fraction"] == pytest.approx(
+        facts["merge_s"] / (facts["merge_s"] + facts["sub_transforms_s"]), abs=1e-3
+    )
+
+
+def test_twiddles_of_a_block_are_those_of_the_whole() -> None:
+    cut = Cut(2**31, 64)
+    start = 2**24 + 5
+    block = twiddles(cut, start, start + 3)
+    assert block.shape == (64, 3)
+    assert block[63, 2] == roots_of_unity(63 * (start + 2), 2**31)
+
+
+def test_work_counts_five_n_log_n_and_two_passes() -> None:
+    work = FFT.work("infer", {"size": 2**20}, "complex64")
+    assert work.flops_per_sample == 5 * 2**20 * 20
+    assert work.bytes_per_sample == 2 * 8 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ({"size": 1_000_003, "method": "tiles"}, "16 tiles do not divide.*no divisor.*method direct"),
+        (
+            {"size": 1000, "method": "tiles"},
+            "16 tiles do not divide the size 1000; its divisors are 2, 4, 5, 8",
+        ),
+        ({"size": 1}, "at least 2"),
+        ({"method": "quick"}, "one of direct, tiles"),
+        ({"signal": "host"}, "that is method tiles"),
+        ({"size": 2**41}, "beyond 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_does(args: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        FFT.work("infer", args)
+
+
+def test_a_tile_larger_than_a_piece_is_refused_with_the_number_of_tiles_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match="take at least 64 tiles"):
+        built(
+            NumpyArrays(),
+            tmp_path,
+            size=2**20,
+            method="tiles",
+            num_tiles=4,
+            signal="host",
+            memory_bytes=2**20,
+        )
+
+
+def test_a_signal_that_the_host_cannot_hold_is_refused(tmp_path: Path) -> None:
+    for place, reason in (("host", "take signal file"), ("file", "free some space")):
+        with pytest.raises(Infeasible, match=rf"need 35184372088832 bytes, .*{reason}"):
+            built(
+                NumpyArrays(),
+                tmp_path,
+                size=2**40,
+                method="tiles",
+                num_tiles=2**20,
+                signal=place,
+                memory_bytes=2**40,
+            )
+    assert not list(tmp_path.iterdir())

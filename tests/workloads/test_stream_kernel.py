@@ -1,0 +1,122 @@
+"""STREAM's counts, sizes and check."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.kernels.base import Setup
+from corewise.workloads.kernels.caches import last_level_cache_bytes
+from corewise.workloads.kernels.stream import OPERATIONS, STREAM, default_size_bytes
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("operation", "num_passes", "flops_per_element"),
+    [("copy", 2, 0), ("scale", 2, 1), ("add", 3, 1), ("triad", 3, 2)],
+)
+@pytest.mark.parametrize(("dtype", "num_bytes"), [("float64", 8), ("float32", 4)])
+def test_passes_and_operations_are_counted_as_stream_does(
+    operation: str, num_passes: int, flops_per_element: int, dtype: str, num_bytes: int
+) -> None:
+    args = {
+        "operation": operation,
+        "size_bytes": 1000 * num_bytes + 3,
+    }  # what is left of an element is not there
+    work = STREAM.work("infer", args, dtype)
+    assert work.bytes_per_sample == num_passes * 1000 * num_bytes
+    assert work.flops_per_sample == flops_per_element * 1000
+    assert STREAM.needed_bytes(args, dtype) == work.bytes_per_sample
+
+
+def make_cache(cpus: Path, cpu: int, index: int, level: int, size: str, shared: str, kind: str) -> None:
+    folder = cpus / f"cpu{cpu}" / "cache" / f"index{index}"
+    folder.mkdir(parents=True)
+    for name, text in (("level", level), ("size", size), ("shared_cpu_list", shared), ("type", kind)):
+        (folder / name).write_text(f"{text}\n")
+
+
+def test_the_last_level_caches_are_added_up_each_once(tmp_path: Path) -> None:
+    for cpu in range(4):
+        make_cache(tmp_path, cpu, 0, 1, "32K", str(cpu), "Data")
+        make_cache(tmp_path, cpu, 1, 1, "32K", str(cpu), "Instruction")
+        make_cache(tmp_path, cpu, 3, 3, "16M", "0-1" if cpu < 2 else "2-3", "Unified")
+    assert last_level_cache_bytes(str(tmp_path)) == 2 * 16 * MIB
+
+
+def test_a_machine_that_does_not_tell_its_caches_has_none_known(tmp_path: Path) -> None:
+    assert last_level_cache_bytes(str(tmp_path / "nowhere")) is None
+    make_cache(tmp_path, 0, 0, 3, "much", "0", "Unified")
+    assert last_level_cache_bytes(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("cache_bytes", "wanted"), [(None, 256 * MIB), (32 * MIB, 256 * MIB), (2**28, 2**30)]
+)
+def test_arrays_are_four_times_the_caches_and_no_less_than_256_mebibytes(
+    monkeypatch: pytest.MonkeyPatch, cache_bytes: int | None, wanted: int
+) -> None:
+    monkeypatch.setattr("corewise.workloads.kernels.stream.last_level_cache_bytes", lambda: cache_bytes)
+    assert default_size_bytes() == wanted
+    assert STREAM.parameters["size_bytes"] == wanted
+
+
+class Spoilt(NumpyArrays):
+    """NumPy with one element wrong in what it computes."""
+
+    def __init__(self, place: int, change: float) -> None:
+        super().__init__()
+        self.place, self.change = place, change
+
+    def _spoilt(self, array: Any) -> Any:
+        array[self.place] += self.change
+        return array
+
+    def copy(self, a: Any, out: Any = None) -> Any:
+        return self._spoilt(super().copy(a, out))
+
+    def scale(self, factor: Any, a: Any, out: Any = None) -> Any:
+        return self._spoilt(super().scale(factor, a, out))
+
+    def add(self, a: Any, b: Any, out: Any = None) -> Any:
+        return self._spoilt(super().add(a, b, out))
+
+    def add_scaled(self, a: Any, factor: Any, b: Any, out: Any = None) -> Any:
+        return self._spoilt(super().add_scaled(a, factor, b, out))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_wrong_first_or_last_element_fails_the_check(operation: str, place: int, tmp_path: Path) -> None:
+    args = {"operation": operation, "size_bytes": 10**6}
+    setup = Setup(Spoilt(place, 1e-6), "float64", args, 0, str(tmp_path), 1)
+    assert not STREAM.build(setup).check().passed
+
+
+def test_nothing_written_fails_the_check(tmp_path: Path) -> None:
+    class Idle(NumpyArrays):
+        def copy(self, a: Any, out: Any = None) -> Any:
+            return out
+
+    setup = Setup(Idle(), "float32", {"operation": "copy", "size_bytes": 4000}, 0, str(tmp_path), 1)
+    assert not STREAM.build(setup).check().passed
+
+
+def test_facts_state_the_size_beside_the_caches(tmp_path: Path) -> None:
+    setup = Setup(NumpyArrays(), "float32", {"size_bytes": 4003}, 0, str(tmp_path), 1)
+    facts = STREAM.build(setup).facts()
+    assert facts["array_bytes"] == 4000
+    assert "times_last_level_cache" in facts
+
+
+def test_ranks_work_on_numbers_of_their_own(tmp_path: Path) -> None:
+    made = [
+        STREAM.build(Setup(NumpyArrays(), "float64", {"size_bytes": 800}, rank, str(tmp_path), 1))
+        for rank in (0, 1)
+    ]
+    inputs = [array for run in made for array in run._inputs]  # type: ignore[attr-defined]
+    assert len({array.tobytes() for array in inputs}) == 4
+    assert all(np.any(array) for array in inputs)

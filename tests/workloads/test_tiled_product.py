@@ -1,0 +1,296 @@
+"""The tiled product: its numbers, its memory, kills, full disks, damaged files, and the command."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from device_apart import DeviceApart
+
+from corewise.machine.pinning import is_helper
+from corewise.runtimes.base import Infeasible
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.kernels import tiled_product_run
+from corewise.workloads.kernels.base import Setup
+from corewise.workloads.kernels.tile_check import check_product
+from corewise.workloads.kernels.tile_store import TileFolder
+from corewise.workloads.kernels.tiled_product import TILED_PRODUCT
+from corewise.workloads.kernels.tiled_product_command import main
+from corewise.workloads.kernels.tiled_product_run import resident_bytes, tiles_within
+
+Need = Callable[[bool, str], None]
+COMMAND = [sys.executable, "-m", "corewise.workloads.kernels.tiled_product", "--runtime", "numpy"]
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def arrays(request: pytest.FixtureRequest) -> Any:
+    """The arrays of a framework that can write them."""
+    if request.param == "numpy":
+        return NumpyArrays()
+    pytest.importorskip("torch")
+    from corewise.runtimes.torch.arrays import TorchArrays
+
+    return TorchArrays()
+
+
+def built(arrays: Any, folder: Path, dtype: str = "float32", **args: Any) -> Any:
+    args = {**TILED_PRODUCT.parameters, **args}
+    return TILED_PRODUCT.build(Setup(arrays, dtype, args, seed=2, folder=str(folder), num_threads=1))
+
+
+def whole(matrix: Any) -> Any:
+    """The matrix put together from its tiles."""
+    grid = matrix.grid
+    found = np.empty((grid.num_rows, grid.num_columns), matrix.dtype)
+    for row, column in grid.tiles():
+        tile = matrix.read((row, column), np.empty(grid.tile**2, matrix.dtype))
+        top, left = row * grid.tile, column * grid.tile
+        found[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+    return found
+
+
+def run_command(*words: object) -> Any:
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, env=ONE_THREAD)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [7, 64, 100])
+def test_every_number_of_the_product_is_right(arrays: Any, tmp_path: Path, dtype: str, size: int) -> None:
+    run = built(arrays, tmp_path, dtype, size=size, tile=16)
+    for _ in range(2):  # a second step takes the same buffers again
+        run.step()
+    a, b, c = (
+        whole(matrix).astype(np.float64) for matrix in (run._factors.a, run._factors.b, run._factors.c)
+    )
+    assert np.allclose(c, a @ b, rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-12)
+    assert run.check().passed
+    facts = run.facts()
+    assert facts["num_tiles_written"] == (-(-size // min(16, size))) ** 2
+    json.dumps(facts)
+    run.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_with_memory_of_its_own_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled_product_run, "pieces_of", DeviceApart)
+    run = built(NumpyArrays(), tmp_path, size=100, tile=16)
+    run.step()
+    a, b, c = (whole(matrix) for matrix in (run._factors.a, run._factors.b, run._factors.c))
+    assert np.allclose(c, a @ b, rtol=1e-4, atol=1e-4)
+    assert run.check().passed
+    assert len(run._pieces.threads) >= 1
+
+
+def test_threads_that_read_and_write_may_use_all_cpus_and_are_known_as_helpers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+    read = TileFolder.read
+
+    def looked_at(self: TileFolder, tile: Any, out: Any) -> Any:
+        name = Path("/proc/thread-self/comm").read_text().strip()
+        seen.add((is_helper(name), frozenset(os.sched_getaffinity(0))))
+        return read(self, tile, out)
+
+    run = built(NumpyArrays(), tmp_path, size=100, tile=16)
+    everywhere = os.sched_getaffinity(0)
+    monkeypatch.setattr(TileFolder, "read", looked_at)
+    os.sched_setaffinity(0, {min(everywhere)})  # as `bind: core` does with the thread that multiplies
+    try:
+        run.step()
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    assert seen == {(True, frozenset(everywhere))}
+
+
+def test_the_check_from_the_files_finds_one_wrong_number(tmp_path: Path) -> None:
+    run = built(NumpyArrays(), tmp_path, size=100, tile=32)
+    assert run.check().passed
+    c = run._factors.c
+    tile = c.read((3, 1), np.empty(1024, np.float32)).copy()
+    tile[2, 7] += 0.1
+    c.write((3, 1), tile)
+    assert not check_product(run._factors, np.empty(1024, np.float32), lambda *_: None).passed
+
+
+def test_a_damaged_tile_stops_the_product_and_is_named(arrays: Any, tmp_path: Path) -> None:
+    run = built(arrays, tmp_path, size=100, tile=32)
+    path = run._factors.b.path((2, 1))
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(Exception, match=r"B_00002_00001\.tile is cut short"):
+        run.step()
+
+
+def test_work_is_counted_as_in_the_paper() -> None:
+    work = TILED_PRODUCT.work("infer", {"size": 2**14}, "float32")
+    assert work.flops_per_sample == 2 * 2**42 - 2**28
+    assert work.bytes_per_sample == 3 * 4 * 2**28
+
+
+def test_too_little_memory_is_refused_with_the_least(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"1000000 bytes of memory are too few: .* give at least \d+"):
+        built(NumpyArrays(), tmp_path, size=2048, tile=1024, memory_bytes=10**6)
+    assert tiles_within(resident_bytes() + 2**30, 2**20, is_host=True) < 1024
+    assert tiles_within(2**30, 2**20, is_host=False) == 1024
+
+
+def test_a_disk_too_small_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"the tiles need \d+ bytes in .* are free"):
+        built(NumpyArrays(), tmp_path, size=10**7, tile=10**3)
+    assert not list(tmp_path.rglob("*.tile"))
+
+
+def test_the_command_multiplies_verifies_and_keeps_to_the_memory_given(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    for name, shape in (("a", (7000, 100)), ("b", (100, 7000))):
+        np.save(tmp_path / f"{name}.npy", random.standard_normal(shape, dtype=np.float32))
+    own = ["--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy"]
+    limit = 190 * 2**20  # the product alone has 187 MiB, the program and its libraries some thirty
+    ran = run_command(*own, "--tile", 512, "--memory", limit, "--folder", tmp_path / "t", "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["check_passed"]
+    assert found["num_tiles_written"] == 196
+    assert found["peak_memory_bytes"] <= limit
+
+
+def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "tiles"
+    words = ["--size", "1500", "--tile", "100", "--folder", str(folder), "--json"]
+    running = subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, env=ONE_THREAD)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("C_*.tile"))) < 12 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    finished = {path: path.stat().st_mtime_ns for path in folder.glob("C_*.tile")}
+    assert 12 <= len(finished) < 225
+    damaged = sorted(finished)[3]
+    with open(damaged, "r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\0\1\2")
+    (folder / ".C_00009_00009.tile.1").write_bytes(b"half a tile")
+    again = run_command(*words)
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert found["num_tiles_kept"] == len(finished) - 1
+    assert found["num_tiles_written"] == 225 - len(finished) + 1
+    assert found["check_passed"]
+    assert f"{damaged.name} is damaged" in again.stderr
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items() if path != damaged)
+    assert not list(folder.glob(".C_*"))
+
+
+def test_a_disk_that_fills_up_is_named_and_the_command_goes_on_when_there_is_room(
+    need: Need, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = f"--size 512 --tile 64 --folder {disk}/t --json"
+    # Something else takes the last room as soon as the first tile of C is there.
+    program = """
+import sys
+from pathlib import Path
+from corewise.workloads.kernels import tile_store, tiled_product_command
+disk, words = Path(sys.argv[1]), sys.argv[2].split()
+write = tile_store.TileFolder.write
+def write_and_fill(self, tile, array):
+    write(self, tile, array)
+    if self.name == "C" and not (disk / "other").exists():
+        try:
+            with open(disk / "other", "wb", buffering=0) as other:
+                while True:
+                    other.write(bytes(4096))
+        except OSError:
+            pass
+tile_store.TileFolder.write = write_and_fill
+print("code", tiled_product_command.main([*words, "--runtime", "numpy"]), flush=True)
+left = sorted(p.name for p in (disk / "t").iterdir() if p.name.startswith((".", "C")))
+print("left", left, flush=True)
+(disk / "other").unlink()
+tile_store.TileFolder.write = write
+print("code", tiled_product_command.main([*words, "--runtime", "numpy"]), flush=True)
+"""
+    script = f'mount -t tmpfs -o size=5m none {disk} || exit 77; exec "$0" -c "$1" "$2" "$3"'
+    ran = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, sys.executable, program, str(disk), words],
+        capture_output=True,
+        text=True,
+        env=ONE_THREAD,
+    )
+    need(ran.returncode != 77 and "unshare" not in ran.stderr, "no tmpfs can be mounted here")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "code 1"
+    assert "no room for the 20480 bytes of" in ran.stderr
+    assert "No space left on device" in ran.stderr
+    kept = lines[1].count("C_")
+    assert kept >= 1
+    assert "'." not in lines[1]
+    assert json.loads(lines[2])["num_tiles_kept"] == kept
+    assert json.loads(lines[2])["check_passed"]
+    assert lines[3] == "code 0"
+
+
+def test_a_folder_of_another_product_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tile", "16", "--folder", str(tmp_path), "--runtime", "numpy"]
+    assert main(["--size", "40", *words]) == 0
+    assert "the numbers are right" in capsys.readouterr().out
+    assert main(["--size", "48", *words]) == 2
+    assert "holds tiles of another product" in capsys.readouterr().err
+
+
+def test_own_matrices_of_any_shape_are_multiplied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(1)
+    a, b = random.standard_normal((70, 45)), random.standard_normal((45, 101))
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    words = ["--a", str(tmp_path / "a.npy"), "--tile", "16", "--folder", str(tmp_path / "t")]
+    assert main([*words, "--b", str(tmp_path / "b.npy"), "--runtime", "numpy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["check_passed"]
+    path = next((tmp_path / "t").glob("C_*"))
+    problem = json.loads(path.read_bytes()[:4096])["problem"]
+    from corewise.workloads.kernels.tile_store import Grid
+
+    c = whole(TileFolder(tmp_path / "t", "C", Grid(70, 101, 16), "float64", problem))
+    assert np.allclose(c, a @ b)
+    assert main([*words, "--b", str(tmp_path / "a.npy"), "--runtime", "numpy"]) == 2
+    assert "cannot be multiplied" in capsys.readouterr().err
+
+
+def test_without_a_gpu_the_command_says_so(
+    need: Need, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert main(["--folder", str(tmp_path), "--size", "64", "--device", "cuda"]) == 2
+    assert "torch on cuda is not to be had here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--size", "64", "--memory", "lots"], "--memory takes bytes"),
+        (["--size", "64", "--memory", "1K"], "too few"),
+        (["--a", "x.npy"], "go together"),
+        (["--a", "x.npy", "--b", "y.npy"], "No such file.*x.npy"),
+        (["--a", __file__, "--b", __file__], "is no .npy file"),
+        ([], "give --size"),
+        (["--size", "64", "--device", "cuda", "--runtime", "numpy"], "needs --runtime torch"),
+    ],
+)
+def test_mistakes_are_told_with_what_to_do(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--folder", str(tmp_path), "--runtime", "numpy", *words]) == 2
+    assert re.search(reason, capsys.readouterr().err)
