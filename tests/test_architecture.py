@@ -25,9 +25,11 @@ CONTROL_IMPORTS = {
     "engine": {"spec", "machine", "launcher", "stats", "store", "workloads", "worker"},
     "tuner": {"spec", "machine", "launcher", "stats", "store", "engine", "workloads", "report", "progress"},
     "bundle": {"spec", "store"},
+    "breakdown": {"spec", "machine", "report", "workloads"},
     "report": {"spec", "stats", "store"},
     "comparison": {"spec", "stats", "store", "report", "workloads"},
     "cli": {
+        "breakdown",
         "bundle",
         "comparison",
         "report",

@@ -278,10 +278,14 @@ def test_the_table_of_words_is_that_of_the_code() -> None:
     assert shown == {word: Word(word).numbers(12) for word in COUNT_WORDS}
 
 
-def test_the_table_of_workload_parameters_is_that_of_the_code() -> None:
+def test_the_tables_of_workload_parameters_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corewise.workloads.kernels.stream.last_level_cache_bytes", lambda: None)
     shown: dict[str, dict[str, float]] = {}
     names: list[str] = []
-    for workloads, parameter, default in table("study-files.md", "workload"):
+    for workloads, parameter, default in (
+        *table("study-files.md", "workload"),
+        *table("kernels.md", "workload"),
+    ):
         names = quoted(workloads) or names  # "the same"
         for name in names:
             shown.setdefault(name, {})[quoted(parameter)[0].removeprefix("args.")] = json.loads(default)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from corewise.cli.doctor import Diagnosis, diagnose, doctor, show
+from corewise.machine.ceilings import Ceiling, Ceilings
+from corewise.machine.facts import host_class
 from corewise.machine.gpus import Gpu
+from corewise.machine.kept_ceilings import allocation_shape, keep
 from corewise.machine.model import Allocation, Cpu, Finding, Limit, Topology
 
 
@@ -60,7 +64,7 @@ def told() -> dict[str, Any]:
 
 def test_json_has_the_names_others_rely_on() -> None:
     answer = told()
-    assert set(answer) == {"allocation", "topology", "facts", "software", "findings"}
+    assert set(answer) == {"allocation", "topology", "facts", "software", "findings", "ceilings"}
     assert set(answer["allocation"]) == {"cpus", "num_cores", "memory_bytes", "limits"}
     assert set(answer["allocation"]["cpus"]) <= os.sched_getaffinity(0)
     assert answer["software"]["packages"]["corewise"]
@@ -89,11 +93,11 @@ def test_doctor_loads_no_framework_and_no_numerics() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_text_has_four_sections_with_the_findings_last() -> None:
+def test_text_has_five_sections_with_the_findings_last() -> None:
     result = CliRunner().invoke(app(), [])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    titles = [lines.index(title) for title in ("Machine", "Allocation", "Software", "Findings")]
+    titles = [lines.index(title) for title in ("Machine", "Allocation", "Software", "Ceilings", "Findings")]
     assert titles == sorted(titles)
 
 
@@ -117,3 +121,88 @@ def test_brackets_in_texts_are_printed_as_they_are(cluster: Diagnosis) -> None:
 
 def test_a_machine_without_findings_is_ready(cluster: Diagnosis) -> None:
     assert "ready to measure" in shown(replace(cluster, findings=()))
+
+
+def made_ceilings(diagnosis: Diagnosis, **changes: Any) -> Ceilings:
+    """Ceilings of this machine and allocation, made up."""
+    where: dict[str, Any] = {"device": "cpu", "gpu": None, "nodes": (0,), "num_samples": 9}
+    rates = (("triad", "float64", 20.5), ("copy", "float64", 19.0), ("product", "float32", 171.0))
+    figures = [
+        Ceiling(
+            kind=kind, dtype=dtype, threads=threads, placement="compact", best=best * threads,
+            median=0.9 * best * threads, size=2048, **where,
+        )
+        for threads in (1, 2)
+        for kind, dtype, best in rates
+    ]  # fmt: skip
+    values: dict[str, Any] = {
+        "runtime": "torch", "version": "2.13.0", "hostname": "h", "cpu_model": "a CPU", "took_s": 20.0,
+        "host_class": host_class(diagnosis.facts, diagnosis.topology), "figures": tuple(figures),
+        "allocation": allocation_shape(diagnosis.topology, diagnosis.allocation),
+        "measured_at": "2026-11-15T10:00:00.000Z", "notes": ("int8: no fast product here",),
+    }  # fmt: skip
+    return Ceilings(**{**values, **changes})
+
+
+def test_without_ceilings_doctor_says_how_to_measure_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert told()["ceilings"] is None
+    assert "`corewise doctor --ceilings` measures them" in CliRunner().invoke(app(), []).stdout
+
+
+def test_kept_ceilings_are_shown_with_their_spread_and_told_in_json(
+    here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = made_ceilings(here)
+    keep(tmp_path / "corewise", made)
+    assert told()["ceilings"] == made.to_json()
+    text = CliRunner().invoke(app(), []).stdout
+    assert "torch 2.13.0, 2026-11-15 10:00 UTC" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["GB/s", "triad", "copy"] in lines
+    assert ["2", "threads", "41.0", "−10", "%", "38.0", "−10", "%"] in lines
+    assert ["2", "threads", "342", "−10", "%"] in lines
+    assert "int8: no fast product here" in text
+
+
+def test_damaged_ceilings_are_a_finding_and_not_shown(
+    here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keep(tmp_path / "corewise", made_ceilings(here)).write_text('{"schema": 1')
+    answer = told()
+    assert answer["ceilings"] is None
+    [finding] = [each for each in answer["findings"] if each["key"] == "ceilings-damaged"]
+    assert "corewise doctor --ceilings" in finding["remedy"]
+
+
+def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(
+    here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corewise.cli import ceilings
+
+    (tmp_path / "corewise").write_text("a file stands where the folder should")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(ceilings, "measured_here", made_ceilings)  # measuring itself has tests of its own
+    result = CliRunner().invoke(app(), ["--ceilings", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["ceilings"]["peak"]
+    assert "XDG_CACHE_HOME" in result.stderr
+
+
+def test_ceilings_of_many_places_fit_into_eighty_columns(cluster: Diagnosis) -> None:
+    gpu: dict[str, Any] = {"device": "cuda", "gpu": 7, "threads": 4, "placement": "gpu", "nodes": (0,)}
+    figures = [
+        Ceiling(kind="product", dtype=dtype, best=796e3, median=780e3, num_samples=5, size=16384, **gpu)
+        for dtype in ("float64", "float32", "tf32", "bfloat16", "int8")
+    ]
+    figures += [
+        Ceiling(kind=kind, dtype="float64", best=4.3e3, median=4e3, num_samples=5, size=2**30, **gpu)
+        for kind in ("triad", "copy", "read", "to_device", "from_device")
+    ]
+    text = shown(replace(cluster, ceilings=made_ceilings(cluster, figures=tuple(figures))))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "GPU 7" in text

@@ -296,3 +296,19 @@ def test_one_trial_is_shown_whole_with_its_samples(tmp_path):
     assert len(shown_trial["samples_s"]) == 30
     assert shown_trial["env"] == {"OMP_NUM_THREADS": "4"}
     assert "taskset" in shown(store, "--trial", "04")
+
+
+def test_the_share_of_the_ceiling_has_a_column_where_it_is_known(tmp_path):
+    fast, *others = scaling_records()
+    metrics = {**fast.metrics, "gflop_per_s": 80.0, "fraction_of_ceiling": 0.4213}
+    text = shown(made_store(tmp_path / "store", replace(fast, metrics=metrics), *others), width=200)
+    assert "ceiling" in text
+    assert "42.1" in text
+    assert "% of ceiling: of what the machine attains at these flops per byte" in text
+    assert "lets later trials say" not in text
+
+
+def test_without_ceilings_it_is_said_once_how_to_have_them(tmp_path):
+    records = [replace(r, metrics={**r.metrics, "gflop_per_s": 80.0}) for r in scaling_records()]
+    text = shown(made_store(tmp_path / "store", *records), width=200)
+    assert text.count("corewise doctor --ceilings") == 1

@@ -110,6 +110,9 @@ def test_numpy_has_no_knobs_of_frameworks() -> None:
     names = {knob.name for knob in offer(runtime="numpy").space.knobs}
     assert names <= {"shape", "allocator", "bind", "huge_pages"}
     assert reasons(offer(runtime="numpy"), "execution") == ["the numpy runtime has no such thing"]
+    assert reasons(offer(runtime="jax"), "math") == ["the jax runtime has no such thing"]
+    assert reasons(offer(runtime="tensorflow"), "execution") == ["the tensorflow runtime has no such thing"]
+    assert "math" in {knob.name for knob in offer(runtime="tensorflow").space.knobs}
 
 
 def test_the_hand_setting_is_pinned_channels_last_and_keeps_its_memory() -> None:

@@ -1,22 +1,27 @@
 """`corewise doctor`: the machine, our part of it, what is installed, and what to know before measuring."""
 
 import json
+import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from corewise.cli.exit_codes import INTERRUPTED
 from corewise.machine.model import Allocation, Finding, Topology
+from corewise.spec.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from corewise.machine.ceilings import Ceilings
     from corewise.machine.facts import MachineFacts
     from corewise.machine.libraries import Software
 
 GIB = 1 << 30
+NOT_KEPT = 1  # exit code where ceilings were measured and could not be kept
 MAX_WIDTH = 100  # longer lines are hard to read
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -30,6 +35,7 @@ class Diagnosis:
     facts: "MachineFacts"
     software: "Software"
     findings: tuple[Finding, ...]
+    ceilings: "Ceilings | None" = None  # as kept, or measured now
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as JSON values."""
@@ -39,26 +45,62 @@ class Diagnosis:
             "facts": self.facts.to_json(),
             "software": self.software.to_json(),
             "findings": [asdict(finding) for finding in self.findings],
+            "ceilings": None if self.ceilings is None else self.ceilings.to_json(),
         }
 
 
 def doctor(
+    ceilings: Annotated[
+        bool,
+        typer.Option(
+            "--ceilings", help="Measure bandwidth and peak flop rates, and keep them; about a minute."
+        ),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Show this machine, what part of it may be used, what is installed, and what to mend."""
+    """Show this machine, what part of it may be used, what is installed, and what to mend.
+
+    With ceilings measured, every trial run here tells how much of the attainable it reaches.
+
+    Examples:
+
+      corewise doctor
+
+      corewise doctor --ceilings
+
+      corewise doctor --json | jq .ceilings.peak
+    """
     diagnosis = diagnose()
+    not_kept: UserError | None = None
+    if ceilings:
+        from corewise.cli.ceilings import keep_here, measured_here
+
+        try:
+            measured = measured_here(diagnosis)
+        except KeyboardInterrupt:
+            print("corewise: interrupted: nothing that was measured is kept", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        diagnosis = replace(diagnosis, ceilings=measured)
+        try:
+            keep_here(measured)
+        except UserError as problem:  # the figures are shown all the same
+            not_kept = problem
     if json_:
         typer.echo(json.dumps(diagnosis.to_json(), indent=2))
-        return
-    from corewise.cli.terminal import make_console
+    else:
+        from corewise.cli.terminal import make_console
 
-    console = make_console()
-    console.width = min(console.width, MAX_WIDTH)
-    show(diagnosis, console)
+        console = make_console()
+        console.width = min(console.width, MAX_WIDTH)
+        show(diagnosis, console)
+    if not_kept is not None:
+        print(f"corewise: {not_kept}", file=sys.stderr)
+        raise typer.Exit(NOT_KEPT)
 
 
 def diagnose() -> Diagnosis:
     """What this machine is, read now."""
+    from corewise.cli.ceilings import damage_findings, kept_here
     from corewise.machine.allocation import read_allocation
     from corewise.machine.facts import read_facts
     from corewise.machine.findings import machine_findings
@@ -70,14 +112,19 @@ def diagnose() -> Diagnosis:
     software = read_software()
     facts = read_facts(topology=topology)
     findings = machine_findings(topology, allocation, facts, software)
-    return Diagnosis(topology, allocation, facts, software, findings)
+    diagnosis = Diagnosis(topology, allocation, facts, software, findings)
+    kept = kept_here(diagnosis)
+    return replace(diagnosis, findings=(*findings, *damage_findings(kept)), ceilings=kept.ceilings)
 
 
 def show(diagnosis: Diagnosis, console: "Console") -> None:
-    """Print the diagnosis in four sections, the findings last."""
+    """Print the diagnosis in five sections, the findings last."""
+    from corewise.cli.ceilings import show_ceilings
+
     _section(console, "Machine", machine_rows(diagnosis.topology, diagnosis.facts))
     _section(console, "Allocation", allocation_rows(diagnosis.allocation, diagnosis.topology))
     _section(console, "Software", software_rows(diagnosis.software))
+    show_ceilings(diagnosis.ceilings, console)
     _show_findings(console, diagnosis.findings)
 
 

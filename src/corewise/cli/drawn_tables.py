@@ -35,6 +35,13 @@ def draw_tables(console: Console, tables: Sequence[ResultTable], all_reasons: bo
             console.print(Text.assemble((clean(table.study), "bold"), question))
             told.add(table.study)
         draw_table(console, table, all_reasons)
+    rows = [row for table in tables for row in table.rows]
+    if any(row.gflop_per_s for row in rows) and all(row.fraction_of_ceiling is None for row in rows):
+        hint = (
+            "how much of the attainable? `corewise doctor --ceilings`, run once here, lets later trials say"
+        )
+        console.print()
+        console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 def draw_table(console: Console, table: ResultTable, all_reasons: bool) -> None:
@@ -67,8 +74,13 @@ def _columns(table: ResultTable) -> list[_Column]:
         _Column("status", _standing, right=False),
         _Column("trial", lambda row: clean(row.trial_id)[:8], drop=4, right=False),
     ]
+    if any(row.gbyte_per_s is not None for row in table.rows):
+        columns.insert(len(table.varying), _Column("GB/s", lambda row: number(row.gbyte_per_s)))
+        columns.insert(len(table.varying), _Column("Gflop/s", lambda row: number(row.gflop_per_s)))
     if any(row.efficiency is not None for row in table.rows):
         columns.insert(-3, _Column("eff.", _efficiency, drop=1))
+    if any(row.fraction_of_ceiling is not None for row in table.rows):
+        columns.insert(-3, _Column("% of ceiling", lambda row: percent(row.fraction_of_ceiling), drop=1))
     if table.mode == "infer":
         columns.insert(-3, _Column("p99", lambda row: duration(row.latency_p99_s), drop=2))
     return columns
@@ -116,7 +128,7 @@ def _that_fit(columns: Sequence[_Column], rows: Sequence[Row], width: int) -> li
 
 
 def _folded(header: str) -> str:
-    return header.replace("_", "\n").replace(" interval", "\ninterval")
+    return header.replace("_", "\n").replace(" interval", "\ninterval").replace(" ceiling", "\nceiling")
 
 
 def _interval(row: Row) -> str:
@@ -140,6 +152,12 @@ def _draw_trust(console: Console, table: ResultTable) -> None:
     """Say what the reader must know before believing the figures."""
     if any(row.efficiency is not None for row in table.rows):
         told = "eff.: efficiency, samples/s per core over those of the row with the fewest, all else equal."
+        console.print(Text(told, "dim"))
+    fractions = [row.fraction_of_ceiling for row in table.rows]
+    if any(each is not None for each in fractions):
+        told = (
+            "% of ceiling: of what the machine attains at these flops per byte (corewise doctor --ceilings)."
+        )
         console.print(Text(told, "dim"))
     num_equal = sum(row.may_equal_best for row in table.rows)
     if num_equal:

@@ -16,6 +16,7 @@ from corewise.cli.launch_verb import WHOLE_LINE, launch
 from corewise.cli.list import list_
 from corewise.cli.pipes import Verb, Verbs
 from corewise.cli.plan import plan
+from corewise.cli.primitives import primitives
 from corewise.cli.report import report
 from corewise.cli.run import run
 from corewise.cli.show import show
@@ -42,6 +43,7 @@ app.command(cls=Verb)(plan)
 app.command(cls=Verb)(run)
 app.command(cls=Verb)(status)
 app.command(cls=Verb)(show)
+app.command(cls=Verb)(primitives)
 app.command(cls=Verb)(tune)
 app.command(cls=Verb, context_settings=WHOLE_LINE, add_help_option=False)(launch)
 app.command(cls=Verb)(compare)

@@ -146,6 +146,8 @@ def told(record: Record) -> str:
     text = f"{metrics['samples_per_s']:.4g} samples/s"
     if "samples_per_s_low" in metrics:
         text += f" [{metrics['samples_per_s_low']:.4g}, {metrics['samples_per_s_high']:.4g}]"
+    if "gbyte_per_s" in metrics:
+        text += f", {metrics.get('gflop_per_s', 0.0):.4g} Gflop/s, {metrics['gbyte_per_s']:.4g} GB/s"
     if record.is_disturbed:
         text += " (disturbed)"
     return text

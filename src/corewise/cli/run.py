@@ -127,13 +127,14 @@ def _require_trials(made: "Plan") -> None:
 
 
 def _require_framework(made: "Plan") -> None:
-    """A missing framework is the user's to mend, before anything is written."""
-    runtime = made.study.runtime
-    if runtime in ("torch", "numpy") and runtime not in made.interpreter.packages:
-        python = " ".join(made.interpreter.words)
-        wanted = "'corewise[torch]'" if runtime == "torch" else runtime
+    """A missing framework is the user's to mend, before anything is written; of several one will do."""
+    from corewise.engine.frameworks import missing_framework
+
+    hints = [missing_framework(runtime, made.interpreter) for runtime in made.study.runtimes]
+    if all(hints):
+        names, are = " and ".join(made.study.runtimes), "is" if len(hints) == 1 else "are"
         raise UserError(
-            f"{runtime} is not installed for {python}.\n"
-            f"Install it with: pip install {wanted}, "
+            f"{names} {are} not installed for {' '.join(made.interpreter.words)}.\n"
+            f"Install it with: {' or '.join(hints)}, "
             "or name another interpreter with `python:` in the study."
         )

@@ -19,7 +19,10 @@ _GROUPED_BY = ("workload", "mode")
 # Worth saying even when they have their usual value.
 _ALWAYS_TOLD = ("runtime", "device", "processes", "threads", "batch", "dtype")
 _FASTEST = "samples_per_s"
-_FASTER_FIRST = (_FASTEST, "gflop_per_s", "efficiency")
+_FASTER_FIRST = (
+    *(_FASTEST, "gflop_per_s", "gbyte_per_s", "best_gbyte_per_s"),
+    *("efficiency", "fraction_of_ceiling"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class Row:
     num_set_aside: int  # disturbed runs that were repeated
     is_disturbed: bool  # a run that counts was disturbed
     efficiency: float | None = None  # against the narrowest trial of its kind; None where widths do not vary
+    gflop_per_s: float | None = None
+    gbyte_per_s: float | None = None  # of kernels
+    fraction_of_ceiling: float | None = None  # None where the machine's ceilings were not measured
     is_best: bool = False
     may_equal_best: bool = False  # no difference from the best one is shown
 
@@ -194,6 +200,9 @@ def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estim
         num_set_aside=len(record.disturbed),
         is_disturbed=record.is_disturbed,
         efficiency=per_core[record.trial_id].value if record.trial_id in per_core else None,
+        gflop_per_s=get("gflop_per_s"),
+        gbyte_per_s=get("gbyte_per_s"),
+        fraction_of_ceiling=get("fraction_of_ceiling"),
     )
 
 

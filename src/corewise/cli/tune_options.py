@@ -31,7 +31,7 @@ Output = Annotated[Path, Option("-o", "--output", metavar="FILE", help="Where th
 Report = Annotated[
     Path | None, Option("--report", metavar="FILE", help="Write a page with the ladder as a chart, too.")
 ]
-Runtime = Annotated[str, Option("--runtime", metavar="NAME", help="torch or numpy.")]
+Runtime = Annotated[str, Option("--runtime", metavar="NAME", help="torch, numpy, jax or tensorflow.")]
 Python = Annotated[str | None, Option("--python", metavar="PATH", help="The interpreter that runs it.")]
 Throughput = Annotated[
     str | None,

@@ -14,6 +14,7 @@ from corewise.report.groups import Group, Source
 from corewise.report.machines import machine_tables, version_tables
 from corewise.report.method import method_of
 from corewise.report.model import Chart, Finding, Report, StudyPart, Table
+from corewise.report.reorders import reorder_table
 from corewise.report.sections import LEFT_OVER, Section, sections_of
 from corewise.report.sources import read_sources
 from corewise.report.standing import Standing, efficiencies_of, standing_of
@@ -196,6 +197,7 @@ class _Parts:
                 drawn, shown = dynamic.among(drawn), [*shown, *dynamic.tables]
             charts += drawn
             tables += shown
+        charts += self._roofline(section)
         store = next(
             (s.label for s in self.sources if any(r.study == study for r in s.records)), "corewise-store"
         )
@@ -231,7 +233,8 @@ class _Parts:
             tables += besides.tables
             citations.update(dict.fromkeys(besides.sources))
         results = results_table(group, standing, efficiencies_of(group))
-        return charts, [*([results] if results is not None else []), *tables]
+        first = [table for table in (results, reorder_table(group)) if table is not None]
+        return charts, [*first, *tables]
 
     def _dynamic(self, group: Group, standing: Standing) -> "DynamicPart | None":
         """What is to be said of changing thread widths, where they were measured."""
@@ -240,6 +243,15 @@ class _Parts:
         from corewise.report.dynamic import dynamic_part
 
         return dynamic_part(group, standing, self.ask.publications)
+
+    def _roofline(self, section: Section) -> list[Chart]:
+        """The study's trials under the ceilings of their machines, where these are known."""
+        if not any("fraction_of_ceiling" in r.metrics for group in section.groups for r in group.records):
+            return []
+        from corewise.report.charts.roofline import roofline_chart
+
+        chart = roofline_chart(section.study, section.title, section.groups)
+        return [] if chart is None else [chart]
 
     def _tuning_charts(self, tuning: Tuning) -> list[Chart]:
         from corewise.report.charts.ladder import tuning_charts

@@ -1,7 +1,7 @@
 """Findings that say what may be faster: edges of what was tried, memory, page faults, hardware threads."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ MEMORY_NEAR = 0.8  # of the machine's
 FAULT_S = 0.25e-6  # what a minor page fault costs at least
 FAULTS_SHARE = 0.05  # of the step
 PAGE_BYTES = 4096
+FAR_BELOW, NEAR = 0.5, 0.9  # of the attainable: worth a word below the one and above the other
 
 
 def _edges(studied: Studied) -> Iterator[Finding]:
@@ -105,6 +106,65 @@ def _smt(studied: Studied) -> Iterator[Finding]:
             )
 
 
+def _ceiling(studied: Studied) -> Iterator[Finding]:
+    """How near the fastest trial comes to what its machine attains, where that is far off or all there is."""
+    for group, standing in studied.groups:
+        if not standing.best:
+            continue
+        best = max(standing.best.values(), key=lambda i: group.rate[i])
+        if group.is_disturbed[best]:  # not sure enough to be told
+            continue
+        metrics = group.records[best].metrics
+        reached = number_or_nan(metrics.get("fraction_of_ceiling"))
+        if not reached > 0 or FAR_BELOW < reached < NEAR:  # NaN too
+            continue
+        limit = "memory" if metrics.get("memory_bound") else "compute"
+        share = f"{100 * reached:.0f} %" if reached >= 0.01 else "less than 1 %"
+        yield Finding(
+            level="info",
+            title=(
+                f"{task_words(group)}: the fastest reaches {share} of what this machine attains at this "
+                f"intensity: {limit}-bound"
+            ),
+            evidence=_roof_words(metrics),
+            remedy=_towards_roof(studied, group, best, reached, limit),
+        )
+
+
+def _roof_words(metrics: Mapping[str, float]) -> str:
+    """The figures that a fraction of the ceiling rests on."""
+    words = []
+    if "gflop_per_s" in metrics and "ceiling_gflop_per_s" in metrics:
+        words.append(f"{metrics['gflop_per_s']:,.4g} of {metrics['ceiling_gflop_per_s']:,.4g} Gflop/s")
+    if "ceiling_gbyte_per_s" in metrics:
+        words.append(f"a bandwidth of {metrics['ceiling_gbyte_per_s']:,.4g} GB/s")
+    if "flops_per_byte" in metrics:
+        words.append(f"{metrics['flops_per_byte']:,.3g} flops per byte of least traffic")
+    return "; ".join(words)
+
+
+def _towards_roof(studied: Studied, group: Group, best: int, reached: float, limit: str) -> str:
+    """What to do next: move fewer bytes, look where the time goes, or use the cores another way."""
+    record = group.records[best]
+    if reached >= NEAR:
+        fewer = "bytes" if limit == "memory" else "flops"
+        return f"No setting has more to give here: only fewer {fewer} would, such as a shorter number format."
+    only = f"workload={group.workload}"
+    if record.work.get("num_parameters") and group.mode in ("train", "infer"):  # a model
+        if limit == "compute":
+            mode = f" --mode {group.mode}"
+            return f"See which of its primitives fall short: `corewise primitives {group.workload}{mode}`."
+        if record.params.get("execution") == "eager":
+            joined = studied.again(only, "execution=eager,compile")
+            return f"Join operators, so that less is written and read again: {joined}."
+    threads = number_or_nan(record.params.get("threads"))
+    if threads > 1:
+        widths = sorted({1, int(threads) // 2, int(threads)})
+        narrower = studied.again(only, f"threads={','.join(map(str, widths))}")
+        return f"See where more threads stop to help: {narrower}."
+    return f"See whether another memory helps: {studied.again(only, 'huge_pages=default,transparent')}."
+
+
 def _num_cpus(text: Any) -> int:
     """The number of CPUs in a list such as 0-7,16-23; 0 for anything else."""
     num = 0
@@ -117,4 +177,4 @@ def _num_cpus(text: Any) -> int:
     return num
 
 
-HINTS: Sequence[Callable[[Studied], Iterator[Finding]]] = (_memory, _edges, _faults, _smt)
+HINTS: Sequence[Callable[[Studied], Iterator[Finding]]] = (_memory, _edges, _faults, _smt, _ceiling)

@@ -27,7 +27,18 @@ def method_of(groups: Sequence[Group]) -> list[tuple[str, str]]:
     every = [*records, *(record for group in groups for record, _ in group.unmeasured)]
     if not every:
         return []
-    return [*_extent(groups, every), *_protocol(records or every), *_noise(groups, records)]
+    told = [*_extent(groups, every), *_protocol(records or every), *_noise(groups, records)]
+    return [*told, *_ceilings(records)]
+
+
+def _ceilings(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Whether trials were set against what their machine attains, and how to have it so."""
+    counted_work = [record for record in records if "gflop_per_s" in record.metrics]
+    num = sum("fraction_of_ceiling" in record.metrics for record in counted_work)
+    if counted_work and num == 0:
+        yield "ceilings", "not measured: run `corewise doctor --ceilings` before the study"
+    elif num:
+        yield "ceilings", f"of {counted(num, 'trial')}, as `corewise doctor --ceilings` had measured them"
 
 
 def _extent(groups: Sequence[Group], every: Sequence[Record]) -> Iterator[tuple[str, str]]:

@@ -48,12 +48,14 @@ def task_words(group: Group) -> str:
 def sample_noun(records: Sequence[Record]) -> str:
     """What a sample of the workload is: images where its work counts pixels."""
     for record in records:
-        if record.params.get("workload") == "matmul":
+        if record.params.get("workload") in ("matmul", "gemm"):
             return "products"
         if record.work.get("whole_runs"):
             return "runs"
         if record.work.get("pixels_per_sample"):
             return "images"
+        if "gbyte_per_s" in record.metrics:  # of a kernel
+            return "steps"
     return "samples"
 
 

@@ -24,6 +24,10 @@ _HINTS = {
     "version": "of the framework",
     "allocation": "cores given to us",
     "efficiency": "samples/s per core over those of the trial with the fewest cores, all else equal",
+    "ceiling": "of what the machine attains at these flops per byte, by `corewise doctor --ceilings`",
+    "gflop": "10⁹ operations of the workload's count in a second, median over runs",
+    "gbyte": "10⁹ bytes of the workload's least traffic in a second, median over runs",
+    "best": "the same in the best sample of all runs, as STREAM reports it",
     "spread": "half the interval over the median",
     "step": "median over runs of the median step",
     "p99": "99th percentile of the step times; from 100 samples a run on",
@@ -111,6 +115,10 @@ def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list
             Column(key="efficiency", title="efficiency", kind="number", hint=_HINTS["efficiency"]),
             _short(efficiency.value, 4),
         ),
+        (
+            Column(key="fraction_of_ceiling", title="of ceiling", kind="percent", hint=_HINTS["ceiling"]),
+            _short(group.metric("fraction_of_ceiling"), 3),
+        ),
         (Column(key="standing", title="standing", hint=_HINTS["standing"]), _standings(standing)),
         (Column(key="disturbed", title="disturbed", hint="a run that counts was disturbed"), disturbed),
         (
@@ -121,6 +129,7 @@ def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list
             Column(key="aside", title="set aside", kind="number", hint=_HINTS["aside"]),
             _counts([len(record.disturbed) for record in group.records]),
         ),
+        *_work_figures(group),
         (Column(key="spread", title="±", kind="percent", hint=_HINTS["spread"]), _short(spread, 3)),
         (
             Column(key="step", title="step", kind="seconds", hint=_HINTS["step"]),
@@ -139,6 +148,27 @@ def _figures(group: Group, standing: Standing, efficiency: Efficiencies) -> list
         (
             Column(key="trial", title="trial", hint="`corewise show --trial ID` shows all of it"),
             [clean(record.trial_id[:8]) for record in group.records],
+        ),
+    ]
+
+
+def _work_figures(group: Group) -> list[tuple[Column, list[Any]]]:
+    """What of the work is done in a second, where a step's traffic is known: of kernels."""
+    traffic = group.metric("gbyte_per_s")
+    if np.isnan(traffic).all():
+        return []
+    return [
+        (
+            Column(key="gflop", title="Gflop/s", kind="number", unit="Gflop/s", hint=_HINTS["gflop"]),
+            _short(group.metric("gflop_per_s"), 4),
+        ),
+        (
+            Column(key="gbyte", title="GB/s", kind="number", unit="GB/s", hint=_HINTS["gbyte"]),
+            _short(traffic, 4),
+        ),
+        (
+            Column(key="best", title="best GB/s", kind="number", unit="GB/s", hint=_HINTS["best"]),
+            _short(group.metric("best_gbyte_per_s"), 4),
         ),
     ]
 

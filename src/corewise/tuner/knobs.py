@@ -19,6 +19,12 @@ BATCH_FACTORS = (2, 4, 0.5)
 LOADER_WORKERS = (1, 2, 4, 8)
 OF_THE_CPU = ("shape", "allocator", "openmp", "huge_pages", "wait_policy", "denormals", "math")
 OF_ANY_RUNTIME = ("shape", "allocator", "bind", "huge_pages", "placement", "memory_policy", "batch")
+# Runtimes without most of what torch offers, with the knobs they have all the same.
+OTHER_RUNTIMES = {
+    "numpy": OF_ANY_RUNTIME,
+    "jax": OF_ANY_RUNTIME,
+    "tensorflow": (*OF_ANY_RUNTIME, "math"),
+}
 Reason = Callable[[Mapping[str, Any]], str]  # why a point does not exist here; empty when it does
 
 
@@ -58,8 +64,8 @@ def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
         if asked.on_gpu and knob.name in OF_THE_CPU:
             left_out.append(LeftOut(knob.name, "a knob of the CPU; the work is done on the GPU"))
             continue
-        if asked.runtime == "numpy" and knob.name not in OF_ANY_RUNTIME:
-            left_out.append(LeftOut(knob.name, "the numpy runtime has no such thing"))
+        if knob.name not in OTHER_RUNTIMES.get(asked.runtime, (knob.name,)):
+            left_out.append(LeftOut(knob.name, f"the {asked.runtime} runtime has no such thing"))
             continue
         kept = _kept(knob, asked, base, reason_against, left_out)
         if kept is not None:

@@ -19,7 +19,7 @@ from corewise.spec.trial import Protocol
 from corewise.spec.yaml_lines import parse_yaml
 from corewise.tuner.knobs import GRANTED, Asked, Offer, knobs_for
 from corewise.tuner.space import Setting, Space
-from corewise.workloads.base import Traits, traits_of
+from corewise.workloads.base import Traits, own_defaults, traits_of
 from corewise.workloads.custom import is_custom
 from corewise.workloads.registry import UnknownName, find_workload
 
@@ -90,13 +90,15 @@ def make_question(
     if mode not in MODES:
         raise UserError(f"--mode {mode}: no such mode; {nearest(mode, MODES)}")
     check_classes(allow)
+    workload = _workload(subject)
+    values = {**own_defaults(None if is_custom(workload) else find_workload(workload)), **values}
     fixed_batch = values.pop("batch", None)
     chosen = batch if batch is not None else fixed_batch
     chosen = AXES["batch"].default if chosen is None else chosen
     if isinstance(chosen, bool) or not isinstance(chosen, int) or chosen < 1:
         raise UserError(f"--batch {chosen}: a batch is a whole number of at least 1")
     return Question(
-        workload=_workload(subject),
+        workload=workload,
         mode=mode,
         batch=chosen,
         runtime=runtime,

@@ -1,0 +1,137 @@
+"""STREAM's triad and products of matrices on a GPU through our kernels, timed with CUDA events.
+
+Random normal input; arrays larger than the cache; numbers checked before they are timed; clocks recorded
+while it computes. Wants torch with CUDA, numpy, and Corewise's source folder; the figures asked for are those
+of an H200. *Cool* are the first steps after a pause, *warm* those after many: products draw all the power a GPU
+may take, and its clock falls.
+
+  python benchmarks/kernels_gpu.py --out kernels_gpu.json
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernel_runs import kernel_job, machine_line
+
+GIB = 2**30
+COOLING_S, NUM_FIRST = 1.5, 3
+# Name: kernel, number format, settings, parameters, work of a step, unit, asked of an H200.
+Case = tuple[str, str, dict[str, str], dict[str, Any], float, str, float | None]
+
+
+def cases(size: int, size_bytes: int) -> dict[str, Case]:
+    flops = 2 * size**3 / 1e12
+    passes = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
+    memory = {
+        f"{operation} float64": (
+            "stream",
+            "float64",
+            {},
+            {"operation": operation, "size_bytes": size_bytes},
+            num_passes * size_bytes / 1e12,
+            "TB/s",
+            4.2 if operation == "triad" else None,
+        )
+        for operation, num_passes in passes.items()
+    }
+    formats = {
+        "bfloat16": ("bfloat16", {}, 780.0),
+        "tf32": ("float32", {"float32_precision": "tf32"}, 375.0),
+        "float32": ("float32", {}, None),
+        "float64": ("float64", {}, 55.0),
+        "int8": ("int8", {}, None),
+    }
+    products = {
+        f"product {name}": ("gemm", dtype, settings, {"size": size}, flops, "Tflop/s", asked)
+        for name, (dtype, settings, asked) in formats.items()
+    }
+    return {**memory, **products}
+
+
+def event_times_s(step: Callable[[], None], num_steps: int) -> list[float]:
+    """The time of each step between two events on its stream."""
+    times = []
+    for _ in range(num_steps):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        step()
+        ended.record()
+        ended.synchronize()
+        times.append(began.elapsed_time(ended) / 1e3)
+    return times
+
+
+def measure(case: Case, num_steps: int) -> dict[str, Any]:
+    kernel, dtype, settings, args, work, unit, asked = case
+    torch.set_float32_matmul_precision("highest")  # what the case before has set
+    job = kernel_job(kernel, "torch", dtype, 1, args, device="cuda", **settings)
+    job.step()
+    torch.cuda.synchronize()
+    time.sleep(COOLING_S)
+    first_s = event_times_s(job.step, NUM_FIRST)  # before power and heat take the clock down
+    for _ in range(max(3, num_steps // 5)):
+        job.step()
+    times_s = event_times_s(job.step, num_steps)
+    known = job.facts()
+    facts = {name: known[name] for name in known if name.startswith("gpu")}
+    job.close()
+    del job
+    torch.cuda.empty_cache()
+    first, median = (work / statistics.median(times) for times in (first_s, times_s))
+    best = work / min(*first_s, *times_s)
+    return {
+        "first": first,
+        "median": median,
+        "best": best,
+        "unit": unit,
+        "asked": asked,
+        "reached": None if asked is None else max(first, median) >= asked,
+        "first_s": first_s,
+        "times_s": times_s,
+        "facts": facts,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", type=int, default=16384, help="of the matrices")
+    parser.add_argument("--size-bytes", type=int, default=4 * GIB, help="of each array of STREAM")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--only", help="a word in the names of the cases wanted")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("torch sees no CUDA device here")
+    gpu = torch.cuda.get_device_name()
+    figures: dict[str, Any] = {"machine": machine_line(), "gpu": gpu, "torch": torch.__version__}
+    print(f"{gpu}, torch {torch.__version__}; {figures['machine']}")
+    print(f"{'':20} {'cool':>9} {'warm':>9} {'best':>9} {'':8} {'asked':>7}  SM MHz, power when warm")
+    for name, case in cases(args.size, args.size_bytes).items():
+        if args.only and args.only not in name:
+            continue
+        try:
+            found = measure(case, args.steps)
+        except Exception as problem:  # one format that is not there must not cost the others
+            print(f"{name:20} failed: {type(problem).__name__}: {problem}")
+            figures[name] = {"failed": str(problem)}
+            continue
+        figures[name] = found
+        asked = "" if found["asked"] is None else f"{found['asked']:g}{'' if found['reached'] else ' MISSED'}"
+        facts = found["facts"]
+        clocks = f"{facts.get('gpu_sm_mhz', '?')}, {facts.get('gpu_power_w', '?')} W"
+        rates = " ".join(f"{found[each]:9.3f}" for each in ("first", "median", "best"))
+        print(f"{name:20} {rates} {found['unit']:8} {asked:>7}  {clocks}")
+        if args.out is not None:  # after each case, so that an interrupted run leaves what it had
+            args.out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

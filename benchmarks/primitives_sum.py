@@ -1,0 +1,162 @@
+"""Do a model's primitives, each run alone, add up to its step? Step, primitives and step by turns.
+
+Runs from a source folder with torch and numpy alone: python benchmarks/primitives_sum.py --out FILE
+Every case runs in a fresh process. What FILE holds already is not measured again. On a machine that others
+use, `--threads 1 --cpu-time` counts the process's own CPU time, which they disturb less than the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+IMAGES = ("alexnet", "resnet18", "resnet50")
+BATCHES = {  # infer, train
+    "alexnet": (32, 32),
+    "resnet18": (16, 8),
+    "resnet50": (8, 4),
+    "lstm_ensemble": (64, 64),
+    "transformer": (16, 8),
+}
+MODES = ("infer", "train")
+LAYOUTS = ("contiguous", "channels_last")
+WITHIN = (0.9, 1.1)
+NUM_WARM_UP = 3
+
+
+def cases(models: list[str]) -> list[tuple[str, str, str]]:
+    """Model, mode and layout."""
+    return [
+        (model, mode, layout)
+        for model in models
+        for mode in MODES
+        for layout in (LAYOUTS if model in IMAGES else LAYOUTS[:1])
+    ]
+
+
+def measure(model: str, mode: str, layout: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One case, in this process."""
+    cpus = sorted(os.sched_getaffinity(0))[: args.threads]
+    os.sched_setaffinity(0, cpus)
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    sys.path.insert(0, str(SOURCE))
+    from corewise.runtimes.base import RankContext
+    from corewise.runtimes.torch.breakdown import Effort, break_down
+    from corewise.runtimes.torch.runtime import TorchRuntime
+    from corewise.workloads.breakdown import shares
+
+    params = {
+        "workload": model, "mode": mode, "device": args.device, "processes": 1, "threads": len(cpus),
+        "interop_threads": None, "batch": max(1, int(BATCHES[model][MODES.index(mode)] * args.batch_factor)),
+        "batch_scope": "process", "dtype": args.dtype, "memory_format": layout, "execution": "eager",
+        "freezing": "none", "math": "vendor", "data": "synthetic", "loader_workers": 0, "bind": "rank",
+    }  # fmt: skip
+    runtime = TorchRuntime()
+    runtime.warm()
+    job = runtime.prepare(params, RankContext(0, 1, "", len(cpus)))
+    check = job.check()
+    if not check.passed:
+        raise SystemExit(
+            f"{model} {mode} {layout}: wrong numbers, {check.error:.3g} against {check.reference}"
+        )
+    for _ in range(NUM_WARM_UP):
+        job.step()
+    clock = time.process_time_ns if args.cpu_time else time.perf_counter_ns
+    began = time.monotonic()
+    found = break_down(job, params, Effort(num_rounds=args.rounds), clock=clock)  # type: ignore[arg-type]
+    return {
+        "model": model, "mode": mode, "layout": layout, "batch": params["batch"], "dtype": args.dtype,
+        "device": args.device, "threads": len(cpus), "cpu_time": args.cpu_time,
+        "torch": runtime.versions()["torch"],
+        "step_s": found.step_s, "in_model_s": found.in_model_s, "alone_s": found.alone_s,
+        "sum_over_step": found.sum_over_step, "sum_over_step_by_round": list(found.sums_over_steps),
+        "watched_step_s": found.watched_step_s, "num_primitives": len(found.primitives),
+        "num_checked": found.num_checked, "check_error": found.check_error,
+        "shares": {each.category: each.of_step for each in shares(found)},
+        "took_s": time.monotonic() - began,
+    }  # fmt: skip
+
+
+def machine_line() -> str:
+    """The machine and the date."""
+    name = platform.machine()
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), name)
+    load = os.getloadavg()[0]
+    num = len(os.sched_getaffinity(0))
+    return f"{num} CPUs of {name}; load average {load:.1f}; {datetime.date.today().isoformat()}"
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """A line for each case, and how many lie within."""
+    print(
+        f"{'model':14} {'mode':6} {'layout':14} {'batch':>5} {'step':>10} {'in model':>9} {'alone':>7}  turns"
+    )
+    for each in found:
+        rounds = " ".join(f"{one:.2f}" for one in each["sum_over_step_by_round"])
+        in_model = each["in_model_s"] / each["step_s"]
+        print(
+            f"{each['model']:14} {each['mode']:6} {each['layout']:14} {each['batch']:5} "
+            f"{each['step_s'] * 1e3:7.2f} ms {in_model:9.1%} {each['sum_over_step']:7.1%}  {rounds}"
+        )
+    num = sum(WITHIN[0] <= each["sum_over_step"] <= WITHIN[1] for each in found)
+    print(
+        f"{num} of {len(found)} sums of primitives alone lie within {WITHIN[0]:.0%} to {WITHIN[1]:.0%} "
+        "of the step"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=list(BATCHES), choices=list(BATCHES))
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batch-factor", type=float, default=1.0, help="times the usual batches")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.cpu_time and (args.threads > 1 or args.device != "cpu"):
+        parser.error("--cpu-time adds up the threads' time: it needs --threads 1 and --device cpu")
+    if args.one:
+        print(json.dumps(measure(*args.one, args)))
+        return
+    kept: list[dict[str, Any]] = []
+    if args.out is not None and args.out.exists():
+        kept = json.loads(args.out.read_text())["cases"]
+    done = {(each["model"], each["mode"], each["layout"]) for each in kept}
+    for case in cases(args.models):
+        if case in done:
+            continue
+        words = [sys.executable, __file__, *sys.argv[1:], "--one", *case]
+        told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+        if told.returncode:
+            print(f"{' '.join(case)} failed", file=sys.stderr)
+            continue
+        kept.append(json.loads(told.stdout.splitlines()[-1]))
+        show(kept[-1:])
+        sys.stdout.flush()
+        if args.out is not None:
+            figures = {"machine": machine_line(), "cases": kept}
+            aside = args.out.with_suffix(".part")
+            aside.write_text(json.dumps(figures, indent=1) + "\n")
+            os.replace(aside, args.out)
+    print(machine_line())
+    show(kept)
+
+
+if __name__ == "__main__":
+    main()

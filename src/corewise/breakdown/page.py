@@ -1,0 +1,106 @@
+"""A model's primitives as a page of its own: sentences, a chart, where the time goes, every primitive."""
+
+from typing import Any
+
+from corewise import __version__
+from corewise.breakdown.chart import primitives_chart
+from corewise.breakdown.judged import Answer
+from corewise.breakdown.words import label, method_words, next_commands, summary
+from corewise.report.model import Column, Report, StudyPart, Table
+from corewise.spec.record import utc_now
+
+
+def as_report(answer: Answer) -> Report:
+    """What the page shows."""
+    sentences = summary(answer)
+    tries = [f"Next: `{command}` ({why})." for command, why in next_commands(answer)]
+    part = StudyPart(
+        key="primitives",
+        title=f"{answer.subject}, {', '.join(answer.asked)}",
+        question="Where does the time of a step go, and what could it be?",
+        answers=[*sentences, *tries],
+        charts=[primitives_chart(answer)],
+        tables=[_shares_table(answer), _primitives_table(answer)],
+        method=method_words(answer),
+    )
+    return Report(
+        title=f"The primitives of {answer.subject}",
+        made_at=utc_now(),
+        corewise_version=__version__,
+        summary=sentences[:1],
+        studies=[part],
+        notices=[f"Disturbed while measured: {note}." for note in answer.breakdown.notes],
+    )
+
+
+def _shares_table(answer: Answer) -> Table:
+    columns = [
+        Column(key="category", title="work"),
+        Column(key="calls", title="calls", kind="number"),
+        Column(key="in_model_s", title="in the model", kind="seconds"),
+        Column(key="alone_s", title="alone", kind="seconds"),
+        Column(key="share", title="share of the step", kind="percent"),
+        Column(key="fraction", title="of the ceiling", kind="percent", hint="of what the machine attains"),
+    ]
+    rows: list[list[Any]] = [
+        [
+            each.share.category,
+            each.share.num_calls or None,
+            each.share.in_model_s,
+            each.share.alone_s,
+            each.share.of_step,
+            each.fraction,
+        ]
+        for each in answer.shares
+    ]
+    found = answer.breakdown
+    rows += [
+        [
+            "sum of the primitives",
+            None,
+            found.in_model_s,
+            found.alone_s,
+            found.in_model_s / found.step_s,
+            None,
+        ],
+        ["the step", None, found.step_s, None, 1.0, None],
+    ]
+    caption = f"The primitives alone add up to {100 * found.sum_over_step:.0f} % of the step."
+    return Table(key="work", title="Where the time goes", columns=columns, rows=rows, caption=caption)
+
+
+def _primitives_table(answer: Answer) -> Table:
+    columns = [
+        Column(key="primitive", title="primitive", hint="convolutions as benchdnn writes them"),
+        Column(key="work", title="work"),
+        Column(key="phase", title="phase"),
+        Column(key="parameters", title="parameters"),
+        Column(key="layout", title="layout"),
+        Column(key="dtype", title="number format"),
+        Column(key="calls", title="calls", kind="number"),
+        Column(key="in_model_s", title="in the model", kind="seconds", hint="all calls of a step, median"),
+        Column(key="share", title="share", kind="percent"),
+        Column(key="alone_s", title="alone", kind="seconds", hint="as many calls, median"),
+        Column(key="best_s", title="alone, best", kind="seconds"),
+        Column(key="ratio", title="model/alone", kind="number", hint="above 1: the surroundings' tax"),
+        Column(key="gflops", title="rate", kind="number", unit="Gflop/s"),
+        Column(key="gbytes", title="bandwidth", kind="number", unit="GB/s"),
+        Column(key="ceiling_s", title="at the ceiling", kind="seconds"),
+        Column(key="fraction", title="of the ceiling", kind="percent", hint="above 100 %: from the cache"),
+        Column(key="limit", title="limited by"),
+        Column(key="cached", title="read from cache", kind="percent", hint="of its inputs, in the model"),
+        Column(key="pages", title="new pages", kind="number", hint="that a call met in the model"),
+        Column(key="pages_s", title="for new pages", kind="seconds", hint="of the time alone"),
+        Column(key="error", title="error", kind="number", hint="against the model's own call"),
+    ]
+    rows: list[list[Any]] = []
+    for each in answer.primitives:
+        own = each.primitive
+        rows.append([
+            label(each), own.category, own.phase, own.parameters, own.layout, own.dtype, own.num_calls,
+            own.in_model_s, each.share, own.alone_s, own.alone_best_s, own.model_over_alone,
+            own.gflop_per_s or None, own.gbyte_per_s or None, each.ceiling_s, each.fraction,
+            each.limit or None, own.cached_share, own.new_pages, own.new_pages_s,
+            own.check_error,
+        ])  # fmt: skip
+    return Table(key="primitives", title="Every primitive", columns=columns, rows=rows)

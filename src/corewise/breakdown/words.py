@@ -1,0 +1,212 @@
+"""Where a model's time goes, in sentences, and the command to try next."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from corewise.breakdown.judged import WITHIN, Answer, JudgedPrimitive
+from corewise.report.words import counted, duration
+from corewise.workloads.breakdown import BETWEEN
+
+SHORT_CALL_S = 30e-6
+WORTH_TELLING = 0.005  # of the step
+MUCH_NEW = 0.02  # of the step, for new pages
+MUCH_BETWEEN = 0.15
+POOR = 0.6  # of the ceiling
+LABEL_LETTERS = 46
+
+
+def share_words(value: float) -> str:
+    """A share of the step as people say it: 71 %."""
+    percent = 100 * value
+    return f"{percent:.0f} %" if abs(percent) >= 9.5 or percent == 0 else f"{percent:.1f} %"
+
+
+def label(judged: JudgedPrimitive) -> str:
+    """A primitive in a few words: what it does and to what."""
+    own = judged.primitive
+    what = own.problem or own.shapes or own.dtype
+    return f"{own.operator} {what}".strip()
+
+
+def summary(answer: Answer) -> list[str]:
+    """The answer, the most important first."""
+    return [
+        sentence
+        for sentence in (_most(answer), _sum(answer), *_losses(answer), _pages(answer), _unknown(answer))
+        if sentence
+    ]
+
+
+def _most(answer: Answer) -> str:
+    first = answer.shares[0]
+    if first.share.category == BETWEEN:
+        return "The step has no operators that take time."
+    told = f"{share_words(first.share.of_step)} of the step is {first.share.category}"
+    if first.fraction is not None:
+        told += f"; it runs at {share_words(first.fraction)} of what this machine attains"
+    rest = [s for s in answer.shares[1:] if s.share.of_step >= 0.05 and s.share.category != BETWEEN][:3]
+    others = ", ".join(f"{s.share.category} {share_words(s.share.of_step)}" for s in rest)
+    return f"{told}. Then {others}." if others else f"{told}."
+
+
+def _pages(answer: Answer) -> str:
+    found = answer.breakdown
+    if found.new_pages_s < MUCH_NEW * found.step_s:
+        return ""
+    num_pages = sum(each.primitive.new_pages * each.primitive.num_calls for each in answer.primitives)
+    return (
+        f"{duration(found.new_pages_s)} of it, {share_words(found.new_pages_s / found.step_s)}, goes into "
+        f"{num_pages:,.0f} pages of memory that are new to the process at every step: an allocator that "
+        "keeps its memory avoids them, as in `--set allocator=retain`."
+    )
+
+
+def _unknown(answer: Answer) -> str:
+    if answer.ceilings_of:
+        return ""
+    return "What this machine attains is not known yet: `corewise doctor --ceilings` measures it."
+
+
+def _sum(answer: Answer) -> str:
+    found = answer.breakdown
+    between = found.step_s - found.in_model_s
+    told = (
+        f"A step takes {duration(found.step_s)}. Its primitives take {duration(found.in_model_s)} in the "
+        f"model and {duration(found.alone_s)} alone, {share_words(found.sum_over_step)} of the step"
+    )
+    if between >= 0:
+        told += f"; {share_words(between / found.step_s)} lies between operators"
+    if not answer.is_within:
+        low, high = (share_words(each) for each in WITHIN)
+        told += f". That is not within {low} to {high}: {_why_not_within(answer)}"
+    return told + "."
+
+
+def _why_not_within(answer: Answer) -> str:
+    found = answer.breakdown
+    num_calls = sum(each.primitive.num_calls for each in answer.primitives)
+    if found.in_model_s < SHORT_CALL_S * num_calls or found.step_s - found.in_model_s > 0.1 * found.step_s:
+        return "operators are so short that calling them and the framework between them count"
+    if found.notes:
+        return f"the machine was not quiet ({found.notes[0]})"
+    return "the model's surroundings matter, or the machine was not quiet"
+
+
+def _losses(answer: Answer) -> Iterator[str]:
+    """The largest loss to the model's surroundings, then the largest to the ceiling."""
+    step_s = answer.breakdown.step_s
+    taxed = [p for p in answer.primitives if p.primitive.alone_s is not None]
+    worst = max(taxed, key=_tax_s, default=None)
+    if worst is not None and _tax_s(worst) >= WORTH_TELLING * step_s:
+        ratio = worst.primitive.model_over_alone or 1.0
+        yield (
+            f"The largest loss to the model's surroundings is {label(worst)}: {ratio:.3g} times as long in "
+            f"the model as alone, {duration(_tax_s(worst))} a step, {_why_taxed(answer, worst)}."
+        )
+    slow = max((p for p in answer.primitives if p.fraction is not None), key=_lost_s, default=None)
+    if slow is not None and slow.ceiling_s is not None and _lost_s(slow) >= WORTH_TELLING * step_s:
+        yield (
+            f"The largest distance to the ceiling is {label(slow)}: {duration(slow.primitive.in_model_s)} "
+            f"where {'memory' if slow.limit == 'memory' else 'arithmetic'} would allow "
+            f"{duration(slow.ceiling_s)}."
+        )
+
+
+def _tax_s(judged: JudgedPrimitive) -> float:
+    return judged.primitive.in_model_s - judged.primitive.counted_s
+
+
+def _lost_s(judged: JudgedPrimitive) -> float:
+    return judged.primitive.in_model_s - (judged.ceiling_s or 0.0)
+
+
+def _why_taxed(answer: Answer, worst: JudgedPrimitive) -> str:
+    """The likeliest reason that the figures give."""
+    own = worst.primitive
+    if answer.breakdown.notes:
+        return "though others used the machine meanwhile, which may be all of it"
+    if own.in_model_s / max(1.0, own.num_calls) < SHORT_CALL_S:
+        return "because its calls are so short that calling counts"
+    if own.cached_share < 0.5:
+        return "likely because its neighbours leave it less of the caches and of the bandwidth"
+    return "likely because its inputs lie in other cores' caches or have left them"
+
+
+def next_commands(answer: Answer) -> list[tuple[str, str]]:
+    """What to try, and why: command and reason."""
+    params, found = answer.params, answer.breakdown
+    commands: list[tuple[str, str]] = []
+    kinds = {each.share.category: each for each in answer.shares}
+    images = sum(kinds[name].share.of_step for name in ("convolution", "pooling") if name in kinds)
+    if images > 0.2 and params.get("memory_format") == "contiguous":
+        command = _command("primitives", answer, ("--set", "memory_format=channels_last"))
+        commands.append((command, "convolutions and pooling without reorders between layouts"))
+    if not answer.ceilings_of:
+        commands.append(
+            ("corewise doctor --ceilings", "then this table shows the fraction of the attainable")
+        )
+    between = (found.step_s - found.in_model_s) / found.step_s
+    why = "searches threads, layout, allocator and compilation together"
+    if between > MUCH_BETWEEN:
+        why = f"{share_words(between)} lies between operators: compilation may join them"
+    commands.append((_command("tune", answer), why))
+    return commands
+
+
+def _command(verb: str, answer: Answer, more: Sequence[str] = ()) -> str:
+    words = ["corewise", verb, answer.subject, *_without_layout(answer.options if verb == "primitives" else
+             _for_tune(answer.options), more), *more]  # fmt: skip
+    return shlex.join(words)
+
+
+def _for_tune(options: Sequence[str]) -> list[str]:
+    """Mode, batch and arguments: the tuner finds the rest."""
+    kept = []
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        if name in ("--mode", "--batch", "--args", "--python") or value.startswith("device="):
+            kept += [name, value]
+    return kept
+
+
+def _without_layout(options: Sequence[str], more: Sequence[str]) -> list[str]:
+    if not any(word.startswith("memory_format=") for word in more):
+        return list(options)
+    pairs = zip(options[::2], options[1::2], strict=True)
+    return [word for pair in pairs if not pair[1].startswith("memory_format=") for word in pair]
+
+
+def method_words(answer: Answer) -> list[tuple[str, str]]:
+    """How it was measured: name and value."""
+    found = answer.breakdown
+    not_alone = [p.primitive for p in answer.primitives if p.primitive.alone_s is None]
+    told = [
+        (
+            "in the model",
+            "every operator that torch calls in a step, timed from within (median over watched steps); "
+            f"{found.call_cost_s * 1e6:.1f} µs that the watching costs are taken off every call; "
+            f"a watched step took {duration(found.watched_step_s)}, an unwatched one {duration(found.step_s)}"
+            if found.device == "cpu"
+            else "every operator that torch calls in a step, between two events on the GPU (median)",
+        ),
+        (
+            "alone",
+            "the same shapes, strides and number formats, new random normal numbers with the mean and "
+            "spread of the model's; inputs rotate over more than the last cache holds "
+            f"({found.cache_bytes / 2**20:.0f} MiB), so that they come from memory, but for those that the "
+            "model had used a moment before, which are read again just before the call; the cores' own "
+            "caches are swept first; median over calls in all rounds",
+        ),
+        (
+            "check",
+            f"{counted(found.num_checked, 'primitive')} alone on the very input of the model's call; largest "
+            f"error {found.check_error:.1e}",
+        ),
+        ("rounds", f"{len(found.sums_over_steps)}, each of steps, watched steps, primitives alone, steps; "
+                   f"sums over steps {', '.join(f'{each:.2f}' for each in found.sums_over_steps)}"),
+        ("threads", f"{found.num_threads} on {answer.machine}"),
+        ("ceilings", answer.ceilings_of or "none kept: `corewise doctor --ceilings` measures them"),
+    ]  # fmt: skip
+    if not_alone:
+        names = ", ".join(sorted({each.operator for each in not_alone}))
+        told.append(("not run alone", f"{names}: counted as in the model"))
+    return told

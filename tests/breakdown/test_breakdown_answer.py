@@ -1,0 +1,171 @@
+"""What is told of a model's primitives: ceilings, sentences, the command to try next, the page."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from made_breakdown import CEILINGS, CONV, POOL, answer, breakdown
+from rich.console import Console
+
+from corewise.breakdown.chart import ALONE, CEILING, IN_MODEL, primitives_chart
+from corewise.breakdown.page import as_report
+from corewise.breakdown.words import method_words, next_commands, share_words, summary
+from corewise.cli.drawn_primitives import draw_answer
+
+
+def test_a_primitive_is_judged_by_arithmetic_or_by_memory_whichever_takes_longer() -> None:
+    conv, pool, item, view = answer().primitives
+    assert (conv.ceiling_s, conv.limit) == (pytest.approx(4 * 0.8e9 / 100e9), "compute")
+    assert conv.fraction == pytest.approx(0.032 / 0.071)
+    assert (pool.ceiling_s, pool.limit) == (pytest.approx(6.4e7 / 32e9), "memory")
+    assert item.fraction is not None
+    assert (view.ceiling_s, view.fraction) == (None, None)
+
+
+def test_without_ceilings_nothing_is_judged_and_the_command_that_measures_them_is_told() -> None:
+    found = answer(ceilings=None)
+    assert {each.fraction for each in found.primitives} == {None}
+    assert any("doctor --ceilings" in sentence for sentence in summary(found))
+    assert "corewise doctor --ceilings" in [command for command, _ in next_commands(found)]
+
+
+@pytest.mark.parametrize(
+    ("params", "dtype"),
+    [
+        ({"float32_precision": "bf16"}, "bfloat16"),
+        ({"device": "cuda"}, "tf32"),
+    ],
+)
+def test_float32_is_judged_by_the_format_it_is_computed_in(params: dict[str, str], dtype: str) -> None:
+    figures = tuple(
+        replace(each, dtype=dtype, best=400.0, median=400.0, device=params.get("device", "cpu"), gpu=0)
+        if each.is_product
+        else replace(each, device=params.get("device", "cpu"), gpu=0)
+        for each in CEILINGS.figures
+    )
+    conv = answer(ceilings=replace(CEILINGS, figures=figures), **params).primitives[0]
+    assert conv.ceiling_s == pytest.approx(4 * 0.8e9 / 400e9)
+
+
+def test_the_summary_says_what_takes_most_how_far_from_the_ceiling_and_what_is_lost() -> None:
+    most, total, *losses = summary(answer())
+    assert most == (
+        "71 % of the step is convolution; it runs at 45 % of what this machine attains. Then pooling 18 %."
+    )
+    assert "81 % of the step" in total
+    assert "10 % lies between operators" in total
+    assert "not within 90 % to 110 %" in total
+    assert "max_pool2d 16x64x112x112: 1.8 times as long in the model as alone, 8.00 ms a step" in losses[0]
+    assert "conv2d mb16ic64ih56oc64oh56kh3ph1: 71.0 ms where arithmetic would allow 32.0 ms" in losses[1]
+
+
+def test_new_pages_are_named_where_there_are_many() -> None:
+    pool = replace(POOL, new_pages=12_000.0, new_pages_s=0.004)
+    told = " ".join(summary(answer(breakdown(primitives=(CONV, pool)))))
+    assert "4.00 ms of it, 4.0 %, goes into 12,000 pages of memory" in told
+    assert "allocator=retain" in told
+
+
+def test_a_disturbed_machine_is_named_as_the_reason() -> None:
+    _, total, loss, *_ = summary(answer(breakdown(notes=("others used it",), step_s=0.095)))
+    assert "not quiet (others used it)" in total
+    assert loss.endswith("though others used the machine meanwhile, which may be all of it.")
+
+
+def test_a_sum_within_its_bounds_is_not_excused() -> None:
+    found = answer(breakdown(primitives=(replace(CONV, alone_s=0.085), POOL)))
+    assert found.is_within
+    assert "not within" not in summary(found)[1]
+
+
+def test_the_next_command_changes_the_layout_of_convolutions_first() -> None:
+    commands = [command for command, _ in next_commands(answer())]
+    assert commands == [
+        "corewise primitives resnet18 --mode infer --batch 16 --set threads=2 "
+        "--set memory_format=channels_last",
+        "corewise tune resnet18 --mode infer --batch 16",
+    ]
+    again = [command for command, _ in next_commands(answer(memory_format="channels_last"))]
+    assert again == ["corewise tune resnet18 --mode infer --batch 16"]
+
+
+def test_much_time_between_operators_calls_for_compilation() -> None:
+    found = answer(breakdown(primitives=(replace(CONV, in_model_s=0.05),)), memory_format="channels_last")
+    [(_, why)] = next_commands(found)
+    assert why == "50 % lies between operators: compilation may join them"
+
+
+def test_the_json_holds_every_figure() -> None:
+    told = json.loads(json.dumps(answer().to_json()))
+    assert told["sum_over_step"] == pytest.approx(0.081001 / 0.1)
+    assert told["between_operators_s"] == pytest.approx(0.1 - 0.090001)
+    assert told["primitives"][0]["fraction_of_ceiling"] == pytest.approx(0.032 / 0.071)
+    assert told["primitives"][0]["problem"] == "mb16ic64ih56oc64oh56kh3ph1"
+    assert [each["category"] for each in told["shares"]][-1] == "between operators"
+    assert "breakdown" not in told["params"]
+
+
+@pytest.mark.parametrize("show_all", [False, True])
+def test_the_terminal_shows_the_table_the_sums_and_the_sentences(show_all: bool) -> None:
+    out = StringIO()
+    draw_answer(Console(file=out, width=200), answer(), show_all)
+    text = out.getvalue()
+    for word in (
+        "mb16ic64ih56oc64oh56kh3ph1",
+        "1.80",
+        "of ceiling",
+        "between operators",
+        "the step",
+        "to try next",
+    ):
+        assert word in text
+    assert ("not run alone: item" in text) is show_all
+
+
+def test_time_between_operators_below_what_can_be_told_is_not_drawn_as_negative() -> None:
+    out = StringIO()
+    found = answer(breakdown(primitives=(replace(CONV, in_model_s=0.12),)))
+    draw_answer(Console(file=out, width=200), found, False)
+    assert "-2" not in out.getvalue()
+
+
+def test_the_chart_has_a_bar_for_each_time_that_is_known() -> None:
+    rows = primitives_chart(answer()).spec["datasets"]["rows"]
+    assert [row["series"] for row in rows[:3]] == [IN_MODEL, ALONE, CEILING]
+    assert rows[0]["ms"] == pytest.approx(71.0)
+    assert sum(row["series"] == ALONE for row in rows) == 3  # one of four does not run alone
+    assert {row["series"] for row in primitives_chart(answer(ceilings=None)).spec["datasets"]["rows"]} == {
+        IN_MODEL,
+        ALONE,
+    }
+
+
+def test_primitives_of_one_label_are_drawn_apart() -> None:
+    found = answer(breakdown(primitives=(CONV, replace(CONV, parameters="padding 2"))))
+    rows = primitives_chart(found).spec["datasets"]["rows"]
+    assert len({row["name"] for row in rows}) == 2
+
+
+def test_the_page_holds_the_sentences_and_both_tables() -> None:
+    report = as_report(answer())
+    [part] = report.studies
+    assert part.answers[0] == report.summary[0]
+    work, every = part.tables
+    assert work.rows[-1][:3] == ["the step", None, 0.1]
+    assert all(len(row) == len(every.columns) for row in every.rows)
+
+
+def test_the_method_says_what_was_taken_off_and_what_lay_in_the_cache() -> None:
+    told = dict(method_words(answer()))
+    assert "1.0 µs" in told["in the model"]
+    assert "32 MiB" in told["alone"]
+    assert told["not run alone"].startswith("item")
+    assert "events" in dict(method_words(answer(breakdown(device="cuda"))))["in the model"]
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.714, "71 %"), (0.0, "0 %"), (0.016, "1.6 %"), (1.05, "105 %"), (-0.14, "-14 %")]
+)
+def test_shares_are_told_as_people_say_them(share: float, words: str) -> None:
+    assert share_words(share) == words

@@ -1,0 +1,57 @@
+"""One study on every framework: the same kernel, the same proof, and a missing one that is told."""
+
+import importlib.util
+from collections.abc import Callable
+
+from tests.end_to_end.conftest import QUICK_PROTOCOL, Bench
+
+RUNTIMES = ("numpy", "torch", "jax", "tensorflow")
+STUDY = f"""
+question: Does every framework reach the same bandwidth?
+workload: stream
+runtime: [numpy, torch, jax, tensorflow]
+fixed: {{args.size_bytes: 80008, threads: 1}}
+protocol: {QUICK_PROTOCOL}
+"""
+BROKEN = 'raise ImportError("a library of it is missing")'
+
+
+def test_one_study_runs_on_every_framework_under_the_same_proof(
+    bench: Bench, need: Callable[[bool, str], None]
+) -> None:
+    for name in RUNTIMES:
+        need(importlib.util.find_spec(name) is not None, f"{name} is not installed")
+    study = bench.study(STUDY)
+    done = bench.corewise("run", study, "--store", "store")
+    assert done.returncode == 0, done.stderr
+    records = {record["params"]["runtime"]: record for record in bench.records()}
+    assert set(records) == set(RUNTIMES)
+    for name, record in records.items():
+        assert record["status"] == "ok", record["reason"]
+        assert record["params"]["dtype"] == "float64"
+        assert record["metrics"]["check_error"] <= 4 * 2.0**-53
+        assert record["metrics"]["gbyte_per_s"] > 0
+        assert record["versions"][name]
+        for run in record["runs"]:
+            (rank,) = run["ranks"]
+            assert all(cpus == rank["cpus"] for cpus in rank["thread_cpus"].values())
+            assert rank.get("num_threads", 1) == 1
+            assert name in rank["versions"]
+    assert len({record["work"]["bytes_per_sample"] for record in records.values()}) == 1
+    shown = bench.corewise("show", "--store", "store").stdout
+    assert all(name in shown for name in RUNTIMES)
+
+
+def test_a_framework_that_cannot_be_loaded_is_a_record_and_the_others_are_measured(bench: Bench) -> None:
+    (bench.folder / "broken").mkdir()
+    bench.factory(BROKEN, "broken/jax.py")
+    study = bench.study(
+        STUDY.replace("[numpy, torch, jax, tensorflow]", "[numpy, jax]")
+        + f"environment: {{PYTHONPATH: {bench.folder / 'broken'}}}\n"
+    )
+    bench.corewise("run", study, "--store", "store")
+    records = {record["params"]["runtime"]: record for record in bench.records()}
+    assert records["numpy"]["status"] == "ok"
+    assert (records["jax"]["status"], records["jax"]["kind"]) == ("failed", "missing")
+    assert "pip install 'corewise[jax]'" in records["jax"]["reason"]
+    assert "a library of it is missing" in records["jax"]["reason"]

@@ -1,0 +1,76 @@
+"""Single operators in benchdnn's notation, run as studies by the command line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from .conftest import QUICK_PROTOCOL, Bench
+
+pytestmark = pytest.mark.torch
+BENCHDNN = """\
+#!{python}
+import sys
+print("Template entries: perf,%engine%,%impl%,%name%,%prb%,%Gops%,%-time%,%-Gflops%,%0time%,%0Gflops%")
+print("perf,cpu,jit:made_up,," + " ".join(sys.argv[1:]) + ",0.5,2,250,4,125")
+"""
+
+
+def test_a_convolution_is_recorded_with_and_without_reorders_beside_benchdnn(bench: Bench) -> None:
+    program = Path(bench.folder) / "benchdnn"
+    program.write_text(BENCHDNN.format(python=sys.executable))
+    program.chmod(0o755)
+    study = bench.study(
+        f"""
+        question: What do reorders cost?
+        workload: convolution
+        runtime: torch
+        mode: infer
+        axes:
+          args.reorders: [included, excluded]
+          memory_format: [contiguous, channels_last]
+        constraints: [(args.reorders == 'included') == (memory_format == 'contiguous')]
+        fixed:
+          threads: 1
+          args.problem: pytorch-cpus:12
+          args.mb: 1
+          args.benchdnn: {program}
+        protocol: {QUICK_PROTOCOL}
+        """
+    )
+    done = bench.corewise("run", study, "--store", "store")
+    assert done.returncode == 0, done.stderr
+    records = {record["params"]["args.reorders"]: record for record in bench.records()}
+    assert set(records) == {"included", "excluded"}
+    for record in records.values():
+        metrics = record["metrics"]
+        assert metrics["check_error"] < 1e-5
+        assert metrics["gflop_per_s"] > 0
+        assert metrics["gbyte_per_s"] > 0
+        assert (metrics["benchdnn_min_s"], metrics["benchdnn_avg_s"]) == (0.002, 0.004)
+        facts = record["runs"][0]["ranks"][0]
+        assert facts["problem"].startswith("g1mb1_ic512ih7iw7_oc512")
+        assert facts["benchdnn_kernel"] == "jit:made_up"
+    shown = bench.corewise("report", "--store", "store", "--json")
+    assert "reorder tax" in shown.stdout
+    assert bench.processes_left() == []
+
+
+def test_a_mistake_in_the_problem_is_pointed_at_before_anything_runs(bench: Bench) -> None:
+    study = bench.study(
+        f"""
+        question: Is the mistake found?
+        workload: convolution
+        runtime: torch
+        mode: infer
+        fixed: {{args.problem: ic3xh5oc4kh3}}
+        protocol: {QUICK_PROTOCOL}
+        """
+    )
+    done = bench.corewise("plan", study)
+    told = done.stdout + done.stderr
+    assert "unknown entry 'xh'; it takes g, mb, ic" in told
+    shown, caret = (line for line in told.splitlines() if line.strip() in ("ic3xh5oc4kh3", "^"))
+    assert caret.index("^") - shown.index("ic3") == len("ic3")
