@@ -2,8 +2,8 @@
 
 Random normal input; arrays larger than the cache; numbers checked before they are timed; clocks recorded
 while it computes. Wants torch with CUDA, numpy, and Corewise's source folder; the figures asked for are those
-of an H200. *Cool* are the first steps after a pause, *warm* those after many: products draw all the power a GPU
-may take, and its clock falls.
+of an H200. *Cool* are the first steps after a pause, *warm* those after many: products draw all the power a
+GPU may take, and its clock falls.
 
   python benchmarks/kernels_gpu.py --out kernels_gpu.json
 """

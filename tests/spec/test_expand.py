@@ -36,7 +36,12 @@ class MadeUp:
         return Work(1.0, 1.0, 1)
 
 
-WORKLOADS = {"toy": MadeUp("toy"), "other": MadeUp("other", modes=("infer",))}
+WORKLOADS = {
+    "toy": MadeUp("toy"),
+    "other": MadeUp("other", modes=("infer",)),
+    "sized": MadeUp("sized", parameters={"size": 8}),
+    "bare": MadeUp("bare", parameters={}),
+}
 
 
 def find(name: str) -> MadeUp:
@@ -282,6 +287,51 @@ def test_a_users_mistake_names_file_and_line(tmp_path: Path, text: str, line: in
 def test_a_mistake_on_the_command_line_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--set args\.sise=3: toy has no parameter 'sise'"):
         expanded(tmp_path, "workload: toy\n", "args.sise=3")
+
+
+def test_a_parameter_counts_for_the_workloads_that_have_it(tmp_path: Path) -> None:
+    text = (
+        "workload: [toy, sized, bare]\naxes: {args.kind: [plain, rich]}\n"
+        "fixed: {args.size: \"= workload == 'toy' and 3 or 4\", args.rate: = args.size / 2}\n"
+    )
+    expansion = expanded(tmp_path, text)
+    found = [
+        {name: value for name, value in point.params.items() if name.startswith("args.")}
+        for point in expansion.points
+    ]
+    assert found == [
+        {"args.kind": "plain", "args.rate": 1.5, "args.size": 3},
+        {"args.kind": "rich", "args.rate": 1.5, "args.size": 3},
+        {"args.size": 4},
+        {},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workloads", "told"),
+    [
+        ("[toy, sized]", "none of toy, sized has a parameter 'sise'; did you mean 'size'?"),
+        ("bare", "bare has no parameter 'sise'; it has none"),
+    ],
+)
+def test_a_parameter_that_no_workload_has_is_refused(tmp_path: Path, workloads: str, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        expanded(tmp_path, f"workload: {workloads}\nfixed: {{args.sise: 1}}\n")
+    assert str(caught.value) == f"{tmp_path}/study.yaml:2: {told}"
+
+
+def test_of_several_workloads_one_can_be_chosen_with_the_parameters_of_all_in_the_file(
+    tmp_path: Path,
+) -> None:
+    text = "workload: [toy, sized, bare]\naxes: {args.kind: [plain, rich]}\n"
+    assert rows(expanded(tmp_path, text, "workload=sized"), "workload", "args.size") == [("sized", 8)]
+    with pytest.raises(UserError, match=r"^--set args\.kind=plain: sized has no parameter 'kind'"):
+        expanded(tmp_path, text, "workload=sized", "args.kind=plain")
+
+
+def test_a_workload_that_the_file_does_not_name_must_have_its_parameters(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="sized has no parameter 'kind'"):
+        expanded(tmp_path, "workload: toy\nfixed: {args.kind: rich}\n", "workload=sized")
 
 
 def test_a_whole_number_serves_where_a_fraction_is_the_default(tmp_path: Path) -> None:

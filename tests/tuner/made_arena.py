@@ -20,13 +20,15 @@ def space(**choices: tuple[Any, ...]) -> Space:
 
 @dataclass
 class MadeArena:
-    """Starts take a second, samplings a tenth."""
+    """Starts take a second or what `start` says, samplings a tenth or what is given."""
 
     space: Space
     rule: Rule
     noise: float = 0.0
     latency: Rule | None = None
     seed: int = 0
+    sampling_s: float = 0.1
+    start: Callable[[Mapping[str, Any]], float] = lambda params: 1.0  # seconds
     seconds: float = 0.0
     entered: list[Setting] = field(default_factory=list)
     expected: list[Setting] = field(default_factory=list)
@@ -43,12 +45,15 @@ class MadeArena:
         self.expected.extend(settings)
 
     def enter(self, setting: Setting, limit_s: float) -> "MadeEntrant":
-        self.seconds += 1.0
+        start_s = self.start(self.space.params(setting))
+        self.seconds += min(start_s, limit_s)
         self.entered.append(setting)
+        if start_s > limit_s:
+            raise Rejected("timeout", f"no result within {limit_s:g} s")
         self.rule(self.space.params(setting))
         self.num_alive += 1
         self.most_alive = max(self.most_alive, self.num_alive)
-        return MadeEntrant(self, setting, 1.0)
+        return MadeEntrant(self, setting, start_s)
 
 
 @dataclass
@@ -59,7 +64,7 @@ class MadeEntrant:
     num_samplings: int = 0
 
     def sample(self) -> Sampling:
-        self.arena.seconds += 0.1
+        self.arena.seconds += self.arena.sampling_s
         self.num_samplings += 1
         params = self.arena.space.params(self.setting)
         log = self.arena.rule(params) + self.arena.random.gauss(0, self.arena.noise)

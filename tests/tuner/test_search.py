@@ -9,7 +9,7 @@ import pytest
 from made_arena import Heard, MadeArena, Rule, refuse, space
 
 from corewise.tuner.found import Found
-from corewise.tuner.search import Search
+from corewise.tuner.search import RACE_SHARE, Search
 from corewise.tuner.space import Knob, Setting, Space
 
 LETTERS = space(a=(0, 1, 2), b=(0, 1), c=(0, 1))
@@ -173,3 +173,34 @@ def test_what_the_start_has_set_is_unset_after_all_else_was_tried() -> None:
     unset = [setting for setting in arena.entered[1:] if setting[0] == 0]
     assert unset[0] == (0, 1, 0)
     assert arena.entered.index((2, 1, 1)) < arena.entered.index((0, 1, 0))
+
+
+@pytest.mark.parametrize("sampling_s", [0.1, 3.0])  # starting takes most of the time, or sampling
+@pytest.mark.parametrize("deadline", [20.0, 45.0, 90.0, 300.0])
+def test_races_that_stay_tied_do_not_overrun_the_deadline_by_more_than_one(
+    sampling_s: float, deadline: float
+) -> None:
+    wide = space(**{name: (0, 1, 2) for name in "abcdefgh"})
+    for seed in range(10):
+        arena = MadeArena(wide, lambda params: 0.0, noise=0.03, seed=seed, sampling_s=sampling_s)
+        found = found_in(arena, deadline=deadline, start=(1,) * 8)
+        longest_s = max(deadline * RACE_SHARE, 1.0) + 3 * sampling_s
+        assert arena.seconds < deadline + longest_s
+        assert found.finished or found.untried
+
+
+def test_what_starts_too_slowly_for_the_time_left_ends_with_the_deadline_and_is_tried_again() -> None:
+    compiled = Knob("a", ({"a": 0}, {"a": 1}), costly=frozenset((1,)))
+    slow = Space({}, (compiled, Knob("b", ({"b": 0}, {"b": 1}))))
+
+    def start(params: Mapping[str, Any]) -> float:
+        return 100.0 if params["a"] else 1.0
+
+    heard = Heard()
+    rule = summed(a={0: 0.0, 1: 0.5}, b={0: 0.0, 1: 0.2})
+    arena = MadeArena(slow, rule, start=start)
+    first = found_in(arena, deadline=30.0, watcher=heard)
+    assert arena.seconds < 31.0
+    assert [each.what for each in first.untried] == ["a 1"]
+    assert not any(each.outcome == "rejected" for each in heard.found)
+    assert found_in(MadeArena(slow, rule, start=start), earlier=heard.found).best == (1, 1)

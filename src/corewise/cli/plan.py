@@ -98,7 +98,7 @@ def _print(
     constant, varying = constant_and_varying([t.params for t in made.trials])
     console.print(f"[dim]always: {escape(constant)}[/]")
     rows = [
-        ({k: t.params.get(k) for k in varying}, {"trial": t.trial_id, "CPUs": _cpus(t.ranks)})
+        ({k: t.params.get(k, "-") for k in varying}, {"trial": t.trial_id, "CPUs": _cpus(t.ranks)})
         for t in made.trials
     ]
     console.print(points_table(rows))

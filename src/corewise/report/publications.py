@@ -103,6 +103,7 @@ class Published(_Part):
     quantity: Quantity
     unit: str = ""
     formula: str = ""
+    differs: str = ""  # what sets it apart from one's own figure of the kind; captions say so
     x: str = ""  # what a line runs along
     workloads: list[str] = []
     mode: Literal["", "train", "infer"] = ""

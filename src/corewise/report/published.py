@@ -9,6 +9,7 @@ from corewise.report.charts.overlay import efficiency_overlay, grid_chart
 from corewise.report.effects import pair_of, pairs_of, single_peer
 from corewise.report.groups import WIDTHS, Group
 from corewise.report.model import Chart, Column, Table
+from corewise.report.own_figures import kernel_rows
 from corewise.report.phrases import shape_label, task_words, value_words
 from corewise.report.publications import Publication, Published, Value, matching
 from corewise.report.series import across, fixes_cores
@@ -40,6 +41,7 @@ def beside(group: Group, standing: Standing, publications: Sequence[Publication]
     best = max(standing.best.values(), key=lambda i: group.rate[i])
     charts: list[Chart] = []
     rows: list[list[str]] = []
+    laid: list[Published] = []  # those in rows
     used: dict[str, None] = {}
     for publication in publications:
         for published in publication.figures:
@@ -50,9 +52,10 @@ def beside(group: Group, standing: Standing, publications: Sequence[Publication]
             if chart is not None:
                 charts.append(chart)
             rows += lines
+            laid += [published] if lines else []
             if chart is not None or lines:
                 used[publication.citation] = None
-    return Beside(charts, _tables(group, standing, best, rows), list(used))
+    return Beside(charts, _tables(group, standing, best, laid, rows), list(used))
 
 
 def _chart(group: Group, best: int, publication: Publication, published: Published) -> Chart | None:
@@ -112,10 +115,12 @@ def _value_words(published: Published, value: Value) -> str:
     return f"{_number(value.value * scale)}{unit}{span}"
 
 
-def _tables(group: Group, standing: Standing, best: int, rows: Sequence[Sequence[str]]) -> list[Table]:
+def _tables(
+    group: Group, standing: Standing, best: int, laid: Sequence[Published], rows: Sequence[Sequence[str]]
+) -> list[Table]:
     if not rows:
         return []
-    own = list(_own_rows(group, standing, best, {row[0] for row in rows}))
+    own = [*_own_rows(group, standing, best, {row[0] for row in rows}), *kernel_rows(group, laid)]
     return [
         Table(
             key="published",
@@ -125,9 +130,16 @@ def _tables(group: Group, standing: Standing, best: int, rows: Sequence[Sequence
             caption=(
                 "Yours first, from this machine. The others were measured on other machines, with other "
                 "software and another protocol: they show what to expect, not what is right."
+                + _differences(laid)
             ),
         )
     ]
+
+
+def _differences(laid: Sequence[Published]) -> str:
+    """What sets published figures apart from one's own, each said once."""
+    told = dict.fromkeys(published.differs for published in laid if published.differs)
+    return f" These are not the same quantity: {'; '.join(told)}." if told else ""
 
 
 def _own_rows(group: Group, standing: Standing, best: int, wanted: set[str]) -> Iterator[list[str]]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corewise.spec.arguments import check_arguments, default_arguments, without_others_arguments
 from corewise.spec.axes import AXES, AxisValue, Word, check_count, evaluation_order
-from corewise.spec.errors import UserError, nearest
+from corewise.spec.errors import UserError
 from corewise.spec.expressions import Expression, ExpressionError
 from corewise.spec.feasibility import Circumstances, reasons_against
 from corewise.spec.feasibility import MachineView as MachineView
@@ -61,18 +62,20 @@ def expand(
     circumstances = {
         name: Circumstances(machine, workload, hints or {}) for name, workload in workloads.items()
     }
-    _check_arguments(study, workloads)
+    check_arguments(study, workloads, lambda name: _find(study, name, find_workload or _registered))
     _check_folders(study)
     _check_size(study, machine, candidates_of_all(study.axes, study.fixed))
     sorter = _Sorter(study, machine)
     for name, mode, runtime in itertools.product(study.workloads, study.modes, study.runtimes):
-        candidates = candidates_of_all(study.axes, {**own_defaults(workloads[name]), **study.fixed})
+        axes = without_others_arguments(study.axes, workloads[name])
+        fixed = without_others_arguments(study.fixed, workloads[name])
+        candidates = candidates_of_all(axes, {**own_defaults(workloads[name]), **fixed})
         order = evaluation_order(candidates)
         start = {
             "workload": name,
             "mode": mode,
             "runtime": runtime,
-            **_default_arguments(workloads[name]),
+            **default_arguments(workloads[name]),
         }
         for values in _combinations(candidates, machine):
             sorter.add({**start, **values}, order, circumstances[name])
@@ -257,34 +260,6 @@ def _find(study: Study, name: str, find: FindWorkload) -> Workload | None:
     except (LookupError, ImportError, AttributeError, UserError) as error:
         said = error.args[0] if error.args else error
         raise UserError(f"{study.where(name)}: {said}") from None
-
-
-def _default_arguments(workload: Workload | None) -> dict[str, Any]:
-    return {f"args.{name}": value for name, value in workload.parameters.items()} if workload else {}
-
-
-def _check_arguments(study: Study, workloads: Mapping[str, Workload | None]) -> None:
-    """Refuses `args.NAME` that a workload does not have, or of another type than its default."""
-    given = {**{name: (value,) for name, value in study.fixed.items()}, **study.axes}
-    for (axis, values), workload in itertools.product(given.items(), workloads.values()):
-        if workload is None or not axis.startswith("args."):
-            continue
-        name = axis.removeprefix("args.")
-        if name not in workload.parameters:
-            hint = nearest(name, workload.parameters) if workload.parameters else "it has none"
-            raise UserError(f"{study.where(axis)}: {workload.name} has no parameter {name!r}; {hint}")
-        default = workload.parameters[name]
-        for value in values:
-            if not _same_kind(value, default):
-                raise UserError(f"{study.where(axis)}: {axis} is a value like {default!r}, not {value!r}")
-
-
-def _same_kind(value: AxisValue, default: Any) -> bool:
-    if default is None or isinstance(value, Expression):
-        return True
-    if isinstance(default, float):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is type(default)
 
 
 def _check_folders(study: Study) -> None:

@@ -84,6 +84,7 @@ class Study:
     protocol: Protocol
     environment: Mapping[str, str]
     origins: Mapping[str, str] = field(default_factory=dict)  # axis or workload -> where it was written
+    left_out: tuple[str, ...] = ()  # workloads of the file, where `--set` chose among them
 
     def where(self, name: str) -> str:
         """The file and line (or `--set`) that gave an axis or a workload."""
@@ -97,6 +98,7 @@ def load_study(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Study
     if not isinstance(document.value, dict):
         what = type(document.value).__name__
         raise UserError(f"{document.where(())}: a study is made of `key: value` lines, not a {what}")
+    listed = _listed(document.value.get("workload"))
     document = apply_overrides(document, overrides)
     reader = SectionReader(document, path.parent)
     axes, fixed = reader.axes(), reader.fixed()
@@ -125,11 +127,18 @@ def load_study(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Study
         protocol=protocol,
         environment=model.environment,
         origins=_origins(document, axes, fixed, workloads),
+        left_out=_left_out(listed, model.workload),
     )
 
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
+
+
+def _left_out(listed: Any, chosen: Sequence[str]) -> tuple[str, ...]:
+    """The workloads that the file names and `--set` did not choose; none where it named others."""
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return tuple(name for name in names if name not in chosen) if set(chosen) <= set(names) else ()
 
 
 def _empty_when_absent(value: Any) -> Any:

@@ -68,8 +68,10 @@ def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirme
     for rival in rivals:
         compared = confirmed.faster(rival, default, num_comparisons=len(rivals))
         words = tunable.space.words(rival)
-        if compared is None:
-            notes.append(f"{words} did not run in fresh processes: {_why(confirmed.records.get(rival))}")
+        if rival not in confirmed.records:
+            notes.append(f"{words} was not measured in fresh runs: no time was left for it")
+        elif compared is None:
+            notes.append(f"{words} did not run in fresh processes: {confirmed.records[rival].reason}")
         elif compared.verdict != "faster":
             if rival == found.best:
                 notes.append(f"the search's best, {words}, is not faster in fresh runs: {_in_time(compared)}")
@@ -275,7 +277,3 @@ def _in_time(compared: Comparison) -> str:
     if interval.high <= TOO_WIDE * interval.low:
         return told
     return f"{told}. The runs scatter too much to tell: ask again on a quieter machine or with more --budget"
-
-
-def _why(record: Record | None) -> str:
-    return record.reason if record is not None else "no record"

@@ -10,12 +10,12 @@ from corewise.tuner.durations import read_duration
 from corewise.tuner.files import Files
 from corewise.tuner.follow import Quiet
 from corewise.tuner.heard import ANY_NUMBER, read_pattern
-from corewise.tuner.output import write_result
+from corewise.tuner.output import tuned_of
 from corewise.tuner.question import Tunable, check_classes, checked_values, make_question
 from corewise.tuner.result import TuneResult
 from corewise.tuner.script import Script
 from corewise.tuner.script_question import make_script
-from corewise.tuner.script_session import ScriptTuning, write_script_result
+from corewise.tuner.script_session import ScriptTuning, tuned_of_script
 from corewise.tuner.session import Follower, Tuning
 
 
@@ -66,7 +66,7 @@ def tune(
         made = make_script(script, checked_values(values), distributed=distributed, allow=tuple(allow))
         kept = Store.open(store, create=True)
         tuning = ScriptTuning(made, kept, followed, budget_s=budget_s, again=again)
-        return files.after(tuning.run, lambda file, result: write_script_result(file, made, result))
+        return files.after(tuning.run, lambda result: tuned_of_script(made, result))
     if throughput is not None or check is not None or distributed:
         raise UserError(
             "--throughput, --check and --distributed are for scripts: corewise tune -- python train.py"
@@ -84,7 +84,7 @@ def tune(
     tunable = Tunable.of(question)
     kept = Store.open(store, create=True)
     run = Tuning(tunable, kept, followed, budget_s=budget_s, again=again).run
-    return files.after(run, lambda file, result: write_result(file, tunable, result))
+    return files.after(run, lambda result: tuned_of(tunable, result))
 
 
 def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -> None:

@@ -45,6 +45,7 @@ class ColdStart:
 def start_cold(plan: Plan, trial: Trial, store: Store) -> ColdStart:
     """Run the trial's command by a shell, as a user would."""
     file = store.trial_file(trial.trial_id)
+    file.parent.mkdir(exist_ok=True)  # a store that was copied without it
     write_json_aside(file, to_json(trial))
     out = file.with_name(f"{trial.trial_id}-results")
     line = by_hand(plan, trial, str(file.parent))

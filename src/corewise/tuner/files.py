@@ -5,13 +5,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from corewise.report.words import short
 from corewise.spec.errors import UserError
-from corewise.spec.tuned import HEADER, read_tuned
+from corewise.spec.tuned import HEADER, Fingerprint, Tuned, read_tuned, write_tuned
 from corewise.tuner.result import UNCONFIRMED, TuneResult
 from corewise.tuner.session import Interrupted
 
-Write = Callable[[Path, TuneResult], None]
+Made = Callable[[TuneResult], Tuned]
+NAMES_WORK = ("batch", "device", "data")  # parameters of what is worked on, with those of the workload itself
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,14 @@ class Files:
         if self.output is not None:
             _require_ours(self.output)
 
-    def after(self, run: Callable[[], TuneResult], write: Write) -> TuneResult:
+    def after(self, run: Callable[[], TuneResult], made: Made) -> TuneResult:
         """The result of a tuning, its files written; those of what it has when the user stops it, too."""
         try:
             result, stopped = run(), False
         except Interrupted as interruption:
             result, stopped = interruption.result, True
         try:
-            result = self._reported(self._written(result, write))
+            result = self._reported(self._written(result, made))
         except KeyboardInterrupt:  # once more, by somebody in a hurry
             told = "stopped while its files were written: the same command writes them"
             result, stopped = replace(result, notes=(*result.notes, told)), True
@@ -44,17 +47,17 @@ class Files:
             raise Interrupted(result)
         return result
 
-    def _written(self, result: TuneResult, write: Write) -> TuneResult:
+    def _written(self, result: TuneResult, made: Made) -> TuneResult:
         if self.output is None:
             return result
         if result.found_nothing:
             told = f"{self.output} was not written: there is nothing better than the default to write yet"
             return replace(result, notes=(*result.notes, told))
-        notes = result.notes
-        if result.verdict == UNCONFIRMED and _is_of_finished(self.output):
-            kept = _kept_beside(self.output)
-            notes = (*notes, f"{self.output} held the answer of a finished tuning: that is now in {kept}")
-        write(self.output, result)
+        tuned, notes = made(result), result.notes
+        held = _held(self.output, tuned, is_confirmed=result.verdict != UNCONFIRMED)
+        if held:
+            notes = (*notes, f"{self.output} held {held}: that is now in {_kept_beside(self.output)}")
+        write_tuned(self.output, tuned)
         return replace(result, output=str(self.output), notes=notes)
 
     def _reported(self, result: TuneResult) -> TuneResult:
@@ -99,14 +102,32 @@ def _is_tuned(path: Path) -> bool:
     return True
 
 
-def _is_of_finished(path: Path) -> bool:
-    """Whether what stands there is worth keeping: confirmed by fresh runs, or changed by hand."""
+def _held(path: Path, tuned: Tuned, *, is_confirmed: bool) -> str:
+    """What stands there and is worth keeping beside the new settings, in words; empty where nothing is."""
     if not path.exists() or not path.read_bytes().strip():
-        return False
+        return ""
     try:
-        return read_tuned(path).measured is not None
+        old = read_tuned(path)
     except UserError:
-        return True
+        return "settings that were changed by hand"
+    if old.subject != tuned.subject:
+        return f"the settings of {short(str(old.subject), 80)}"
+    if _work_of(old) != _work_of(tuned):
+        return "the settings of other work of that name"
+    if not _is_like(old.machine, tuned.machine):
+        return f"the settings of another machine, {short(old.machine.hostname or old.machine.cpu_model, 80)}"
+    return "the answer of a finished tuning" if old.measured is not None and not is_confirmed else ""
+
+
+def _work_of(tuned: Tuned) -> dict[str, Any]:
+    params = tuned.params.items()
+    return {name: value for name, value in params if name in NAMES_WORK or name.startswith("args.")}
+
+
+def _is_like(one: Fingerprint, other: Fingerprint) -> bool:
+    """True for the same kind of machine and the same allocation on it: its name and memory may differ."""
+    shapes = [(each.cpu_model, each.num_sockets, each.nodes) for each in (one, other)]
+    return shapes[0] == shapes[1]
 
 
 def _kept_beside(path: Path) -> Path:

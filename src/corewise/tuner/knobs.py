@@ -25,6 +25,7 @@ OTHER_RUNTIMES = {
     "jax": OF_ANY_RUNTIME,
     "tensorflow": (*OF_ANY_RUNTIME, "math"),
 }
+OF_MODELS = ("memory_format", "execution", "batch")
 Reason = Callable[[Mapping[str, Any]], str]  # why a point does not exist here; empty when it does
 
 
@@ -40,6 +41,8 @@ class Asked:
     allow: Collection[str]
     machine: MachineView
     may_use_gpu: bool = False  # a script: where it computes is not known
+    own: Collection[str] = ()  # what of it is fixed by the workload itself
+    kernel: str = ""  # its name, where one is tuned: a step is one sample
 
     @property
     def on_gpu(self) -> bool:
@@ -63,6 +66,9 @@ def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
     for knob in _all_knobs(asked):
         if asked.on_gpu and knob.name in OF_THE_CPU:
             left_out.append(LeftOut(knob.name, "a knob of the CPU; the work is done on the GPU"))
+            continue
+        if asked.kernel and knob.name in OF_MODELS:
+            left_out.append(LeftOut(knob.name, f"for models; {asked.kernel} is a kernel"))
             continue
         if knob.name not in OTHER_RUNTIMES.get(asked.runtime, (knob.name,)):
             left_out.append(LeftOut(knob.name, f"the {asked.runtime} runtime has no such thing"))
@@ -215,7 +221,10 @@ def _against(
 ) -> str:
     for name in fixed:
         if params[name] != asked.fixed[name]:
-            return f"you fixed {name} to {asked.fixed[name]}"
+            who = f"{asked.kernel or 'the workload'} itself" if name in asked.own else "you"
+            return f"{who} fixed {name} to {asked.fixed[name]}"
+    if asked.kernel and params["processes"] > 1:
+        return f"a step of {asked.kernel} is one sample, which processes cannot share"
     for name, value in choice.items():
         found = judge(name, value, mode=asked.mode, traits=asked.traits)
         if name == "batch":  # the axis' own default is another batch than the user's, too

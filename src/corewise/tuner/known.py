@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corewise.spec.record import Record
+from corewise.spec.study import PRESETS
 from corewise.store.brief import brief
 from corewise.store.store import Store
 from corewise.tuner.question import Tunable
@@ -64,11 +65,10 @@ def workload_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_same_work(tunable: Tunable, record: Record) -> bool:
     question, params = tunable.question, record.params
-    if params.get("workload") != question.workload:
+    if params.get("workload") != question.workload or _batch_of_all(params) != question.batch:
         return False
-    arguments = {name: value for name, value in question.fixed.items() if name.startswith("args.")}
-    same_arguments = all(params.get(name) == value for name, value in arguments.items())
-    return same_arguments and _batch_of_all(params) == question.batch
+    [trial] = tunable.plan(tunable.space.default, PRESETS["quick"]).trials
+    return workload_arguments(params) == workload_arguments(trial.params)  # both with their defaults filled in
 
 
 def _batch_of_all(params: Mapping[str, Any]) -> int:

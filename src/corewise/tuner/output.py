@@ -1,22 +1,15 @@
 """The tuned file of a result: what `corewise launch --config` reads."""
 
-from pathlib import Path
-
 from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
 from corewise.spec.record import utc_now
-from corewise.spec.tuned import Measured, Subject, Tuned, write_tuned
+from corewise.spec.tuned import Measured, Subject, Tuned
 from corewise.tuner.question import Tunable
 from corewise.tuner.result import UNCONFIRMED, TuneResult
 
 
-def write_result(path: Path, tunable: Tunable, result: TuneResult) -> None:
-    """Write the winner's settings with the machine and the figures they were found by."""
-    write_tuned(path, tuned_of(tunable, result))
-
-
 def tuned_of(tunable: Tunable, result: TuneResult) -> Tuned:
-    """The result as a tuned file; figures only where fresh runs gave them."""
+    """The winner's settings with the machine; figures only where fresh runs gave them."""
     question, host = tunable.question, tunable.planner.host
     params = {name: value for name, value in result.best.params.items() if name not in ("workload", "mode")}
     params.pop("runtime", None)

@@ -19,12 +19,13 @@ from corewise.spec.trial import Protocol
 from corewise.spec.yaml_lines import parse_yaml
 from corewise.tuner.knobs import GRANTED, Asked, Offer, knobs_for
 from corewise.tuner.space import Setting, Space
-from corewise.workloads.base import Traits, own_defaults, traits_of
+from corewise.workloads.base import Traits, is_kernel, own_defaults, traits_of
 from corewise.workloads.custom import is_custom
 from corewise.workloads.registry import UnknownName, find_workload
 
 KEY_LENGTH = 16
 JOURNAL_SCHEMA = 1
+OPTIONS = ("mode", "runtime", "python")  # of the command, which a study file says at its left margin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class Question:
     batch: int
     runtime: str = "torch"
     fixed: Mapping[str, Any] = field(default_factory=dict)  # axes that are not varied
+    own: tuple[str, ...] = ()  # those of them that the workload knows best, not the user
     allow: tuple[str, ...] = ()
     python: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +51,8 @@ class Question:
     def asked(self) -> tuple[str, ...]:
         """What sets it apart from other questions of that name, in words for headings."""
         own = [f"{named(n)} {shown(v)}" for n, v in self.fixed.items() if n.startswith("args.")]
-        fixed = [f"--set {n}={shown(v)}" for n, v in self.fixed.items() if not n.startswith("args.")]
+        set_by_user = {n: v for n, v in self.fixed.items() if n not in self.own and not n.startswith("args.")}
+        fixed = [f"--set {n}={shown(v)}" for n, v in set_by_user.items()]
         runtime = [] if self.runtime == "torch" else [f"runtime {self.runtime}"]
         allowed = [f"--allow {word}" for word in sorted(self.allow)]
         return (f"batch {self.batch}", *own, *runtime, *fixed, *allowed)
@@ -70,7 +73,7 @@ class Question:
             constraints=(),
             protocol=protocol,
             environment=self.environment,
-            origins={name: f"--set {name}={value}" for name, value in self.fixed.items()},
+            origins={name: _as_typed(name, value) for name, value in self.fixed.items()},
         )
 
 
@@ -91,7 +94,9 @@ def make_question(
         raise UserError(f"--mode {mode}: no such mode; {nearest(mode, MODES)}")
     check_classes(allow)
     workload = _workload(subject)
-    values = {**own_defaults(None if is_custom(workload) else find_workload(workload)), **values}
+    defaults = own_defaults(None if is_custom(workload) else find_workload(workload))
+    own = tuple(name for name in defaults if name not in values)
+    values = {**defaults, **values}
     fixed_batch = values.pop("batch", None)
     chosen = batch if batch is not None else fixed_batch
     chosen = AXES["batch"].default if chosen is None else chosen
@@ -103,6 +108,7 @@ def make_question(
         batch=chosen,
         runtime=runtime,
         fixed=values,
+        own=own,
         allow=tuple(dict.fromkeys(allow)),
         python=python,
         environment=dict(environment or {}),
@@ -162,9 +168,11 @@ class Tunable:
             runtime=question.runtime,
             traits=traits,
             fixed=question.fixed,
+            own=question.own,
             batch=question.batch,
             allow=question.allow,
             machine=planning_view(planner.host, planner.libraries),
+            kernel=question.workload if is_kernel(workload) else "",
         )
 
         def reason_against(params: Mapping[str, Any]) -> str:
@@ -238,14 +246,23 @@ def _workload(subject: str) -> str:
 
 
 def _axis_value(name: str, value: Any) -> Any:
+    if name in OPTIONS:
+        raise UserError(f"--set {name}={value}: {name} is no knob; give it as --{name} {value}")
     try:
         check_axis_name(name)
         read = read_axis_value(name, value)
     except ValueError as problem:
-        raise UserError(f"--set {name}={value}: {problem}") from None
+        raise UserError(f"{_as_typed(name, value)}: {problem}") from None
     if isinstance(read, Word | Expression):
-        raise UserError(f"--set {name}={value}: a knob is fixed to one value, not to {value!r}")
+        raise UserError(f"{_as_typed(name, value)}: a knob is fixed to one value, not to {value!r}")
     return read
+
+
+def _as_typed(name: str, value: Any) -> str:
+    """The option that gave an axis its value, or a workload its parameter."""
+    if name.startswith("args."):
+        return f"--args {name.removeprefix('args.')}={value}"
+    return f"--set {name}={value}"
 
 
 def _example(option: str) -> str:

@@ -8,14 +8,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
 from corewise.progress import LOADER_WORKERS
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record, utc_now
-from corewise.spec.tuned import Subject, Tuned, write_tuned
+from corewise.spec.tuned import Subject, Tuned
 from corewise.stats.estimate import process_interval
 from corewise.store.store import Store
 from corewise.tuner.answer import answer, choose
@@ -227,12 +226,12 @@ class ScriptTuning:
         )
 
 
-def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) -> None:
+def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:
     """The tuned file of a script."""
     params = {
         name: value for name, value in result.best.params.items() if name in OUTSIDE and value is not None
     }
-    tuned = Tuned(
+    return Tuned(
         subject=Subject(command=tunable.script.words),
         params=params,
         machine=read_fingerprint(tunable.host.topology, tunable.host.allocation),
@@ -241,7 +240,6 @@ def write_script_result(path: Path, tunable: ScriptTunable, result: TuneResult) 
         corewise_version=__version__,
         date=utc_now(),
     )
-    write_tuned(path, tuned)
 
 
 def _fresh(arena: ScriptArena, setting: Setting) -> Sampling:

@@ -194,7 +194,12 @@ class Search:
             return False
         self.watcher.trying(setting)
         began = self.arena.now()
-        judged, racer = self._judge(setting, usual_s, costly, began + RACE_SHARE * (deadline - began))
+        patience_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
+        limit_s = min(patience_s, deadline - began)
+        judged, racer = self._judge(setting, limit_s, began + RACE_SHARE * (deadline - began))
+        if judged.kind == "timeout" and limit_s < patience_s:  # for want of time: nothing is said against it
+            self._untried[words] = None
+            return False
         if not costly:
             self._costs_s.append(self.arena.now() - began)
         self._keep(judged)
@@ -205,11 +210,10 @@ class Search:
         return True
 
     def _judge(
-        self, setting: Setting, usual_s: float, costly: bool, late: float, *, once_more: bool = True
+        self, setting: Setting, limit_s: float, late: float, *, once_more: bool = True
     ) -> tuple[Judged, Racer | None]:
         """What becomes of the setting, and its racer when it has won."""
         incumbent, best = self._standing(), self.found.best
-        limit_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
         entrant: Entrant | None = None
         try:
             self.arena.expect(itertools.chain((setting,), self._likely_next()))
@@ -228,7 +232,7 @@ class Search:
             if incumbent.has_failed:  # not the challenger's fault: the best so far starts again
                 self.close()
                 if once_more:
-                    return self._judge(setting, usual_s, costly, late, once_more=False)
+                    return self._judge(setting, limit_s, late, once_more=False)
             return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
         judged = self._of_verdict(setting, verdict, entrant.start_s)
         if judged.outcome == "won":
