@@ -150,7 +150,8 @@ def test_every_command_has_a_verb_and_options_that_exist(document: Path) -> None
 
 
 def test_the_cheap_commands_of_the_readme_end_well(tmp_path: Path) -> None:
-    cheap = [words for words in commands(ROOT / "README.md") if words[0] in ("doctor", "list", "plan")]
+    told = [words for words in commands(ROOT / "README.md") if words[0] in ("doctor", "list", "plan")]
+    cheap = [words for words in told if "--ceilings" not in words]
     assert [words[0] for words in cheap] == ["doctor", "list", "plan"]
     for words in cheap:
         done = corewise(words, tmp_path)

@@ -145,6 +145,15 @@ def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_noth
         (("resnet51",), "did you mean"),
         (("own.py:make", "--mode", "learn"), "no such mode"),
         (("own.py:make", "--batch", "0"), "at least 1"),
+        (("matmul", "--set", "runtime=numpy"), "give it as --runtime numpy"),
+        (
+            ("matmul", "--args", "sice=3", "--runtime", "numpy"),
+            "--args sice=3: matmul has no parameter 'sice'",
+        ),
+        (("resnet18", "--runtime", "numpy"), "resnet18 has no runtime numpy; it has torch"),
+        (("own.py:make", "--runtime", "nunpy"), "nunpy"),
+        (("gemm", "--mode", "train", "--runtime", "numpy"), "gemm has no mode train; it has infer"),
+        (("gemm", "--batch", "4", "--runtime", "numpy"), "a step of gemm is one sample"),
     ],
 )
 def test_a_mistake_is_told_with_code_2(bench: Bench, words: tuple[str, ...], told: str) -> None:

@@ -50,6 +50,16 @@ def test_a_parameter_that_some_trials_lack_varies() -> None:
     assert not group.is_number("interop_threads")
 
 
+def test_a_version_is_told_where_one_framework_has_two_and_not_where_frameworks_differ() -> None:
+    records = [
+        trial(1.0, versions={"torch": "2.13.0", "numpy": "2.4.6"}, params={"runtime": runtime})
+        for runtime in ("torch", "numpy")
+    ]
+    assert group_of(*records).varying == ("runtime",)
+    later = trial(2.0, versions={"torch": "2.14.0", "numpy": "2.4.6"}, params={"threads": 8})
+    assert set(group_of(*records, later).varying) == {"runtime", "threads", "version"}
+
+
 def test_machines_versions_and_protocols_are_told_where_they_differ() -> None:
     other = {**MACHINE, "host_class": "bbbb2222", "num_cores": 64}
     group = group_of(

@@ -35,8 +35,8 @@ MEASURED = Measured(
 )
 
 
-def write(path: Path, result: TuneResult) -> None:
-    write_tuned(path, TUNED)
+def made(result: TuneResult) -> Tuned:
+    return TUNED
 
 
 def raiser(result: TuneResult) -> Callable[[], TuneResult]:
@@ -60,7 +60,7 @@ def test_a_factory_whose_shapes_change_from_start_to_start_is_refused() -> None:
 def test_a_stopped_tuning_leaves_its_settings_and_says_so(tmp_path: Path) -> None:
     stopped = raiser(BETTER)
     with pytest.raises(Interrupted) as caught:
-        Files(tmp_path / "tuned.yaml").after(stopped, write)
+        Files(tmp_path / "tuned.yaml").after(stopped, made)
     assert read_tuned(tmp_path / "tuned.yaml").params == {"threads": 2}
     assert caught.value.result.output == str(tmp_path / "tuned.yaml")
 
@@ -69,7 +69,7 @@ def test_a_tuning_stopped_before_anything_better_leaves_the_file_of_an_earlier_o
     file = tmp_path / "tuned.yaml"
     file.write_text("earlier")
     with pytest.raises(Interrupted) as caught:
-        Files(file).after(raiser(RESULT), write)
+        Files(file).after(raiser(RESULT), made)
     assert file.read_text() == "earlier"
     text = answer_text(caught.value.result)
     assert f"{file} was not written" in text
@@ -81,26 +81,70 @@ def test_a_stopped_tuning_keeps_the_file_of_a_finished_one_beside_its_own(tmp_pa
     for name in ("tuned.yaml.old", "tuned.yaml.old2"):
         write_tuned(file, replace(TUNED, measured=MEASURED))
         with pytest.raises(Interrupted) as caught:
-            Files(file).after(raiser(BETTER), write)
+            Files(file).after(raiser(BETTER), made)
         assert read_tuned(file).measured is None
         assert read_tuned(tmp_path / name).measured == MEASURED
         assert name in caught.value.result.notes[-1]
     with pytest.raises(Interrupted) as caught:
-        Files(file).after(raiser(BETTER), write)  # over that of a stopped one: nothing is lost
+        Files(file).after(raiser(BETTER), made)  # over that of a stopped one: nothing is lost
     assert caught.value.result.notes == ()
+
+
+FINISHED = replace(BETTER, verdict="faster", finished=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"subject": Subject(workload="alexnet", mode="train")}, "the settings of alexnet train"),
+        ({"subject": Subject(workload="own", mode="infer", runtime="jax")}, "the settings of own infer"),
+        ({"subject": Subject(command=("python", "train.py"))}, "the settings of python train.py"),
+        ({"params": {"threads": 2, "batch": 64}}, "the settings of other work of that name"),
+        ({"params": {"threads": 2, "args.size": 3}}, "the settings of other work of that name"),
+        ({"machine": replace(MACHINE, nodes=((16, 32),), hostname="node7")}, "of another machine, node7"),
+    ],
+)
+def test_a_finished_tuning_keeps_the_settings_of_another_question_beside_its_own(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    file = tmp_path / "tuned.yaml"
+    other = replace(TUNED, measured=MEASURED, **change)
+    write_tuned(file, other)
+    result = Files(file).after(lambda: FINISHED, made)
+    assert read_tuned(file) == TUNED
+    assert read_tuned(tmp_path / "tuned.yaml.old") == other
+    assert told in result.notes[-1]
+    assert "tuned.yaml.old" in result.notes[-1]
+
+
+def test_a_finished_tuning_replaces_its_own_earlier_answer(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    renamed = replace(MACHINE, hostname="node2", memory_bytes=2)
+    write_tuned(file, replace(TUNED, params={"threads": 1}, machine=renamed, measured=MEASURED))
+    assert Files(file).after(lambda: FINISHED, made).notes == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["tuned.yaml"]
+
+
+def test_settings_that_were_changed_by_hand_and_cannot_be_read_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yaml"
+    write_tuned(file, TUNED)
+    file.write_text(file.read_text() + "mine: 3\n")
+    [note] = Files(file).after(lambda: FINISHED, made).notes
+    assert "changed by hand" in note
+    assert "mine: 3" in (tmp_path / "tuned.yaml.old").read_text()
 
 
 def test_a_stopped_tuning_writes_its_page(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store", create=True)
     result = kept_answer(Journal(store, "a" * 16, Space({}, ())), replace(BETTER, store=str(store.path)))
     with pytest.raises(Interrupted) as caught:
-        Files(report=tmp_path / "page.html").after(raiser(result), write)
+        Files(report=tmp_path / "page.html").after(raiser(result), made)
     assert "Stopped. Best so far: 8×2" in (tmp_path / "page.html").read_text()
     assert caught.value.result.report == str(tmp_path / "page.html")
 
 
 def test_whoever_stops_twice_still_gets_the_answer(tmp_path: Path) -> None:
-    def hurried(path: Path, result: TuneResult) -> None:
+    def hurried(result: TuneResult) -> Tuned:
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as caught:

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -114,3 +114,18 @@ def test_a_cold_start_that_disagrees_by_more_than_a_tenth_is_told(rate: float, a
 
 def test_a_command_that_fails_from_cold_is_told() -> None:
     assert "no such file" in ColdStart("run", 0.0, "no such file").disagreement(record([1.0]))
+
+
+def test_a_disturbed_cold_start_is_told_with_what_disturbed_it() -> None:
+    measured = record([100.0, 100.0, 100.0])
+    told = ColdStart("run", 50.0, disturbances=("other processes used 1 s",)).disagreement(measured)
+    assert told.endswith("measured again on a quiet machine (other processes used 1 s)")
+    shaken = replace(measured, metrics={**measured.metrics, "num_disturbed_runs": 2.0})
+    assert ColdStart("run", 50.0).disagreement(shaken).endswith("(2 of 3 runs were disturbed)")
+    assert ColdStart("run", 50.0).disagreement(measured).endswith("before it is measured again")
+
+
+def test_a_setting_without_time_for_fresh_runs_is_not_said_to_have_failed() -> None:
+    records = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([20, 20.1, 19.8])}
+    [note] = choose(About(), Found(BEST), HAND, Confirmed(records)).notes
+    assert note.endswith("was not measured in fresh runs: no time was left for it")

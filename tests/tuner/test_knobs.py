@@ -23,6 +23,8 @@ def offer(mode: str = "infer", traits: Traits = PLAIN, machine: MachineView = SI
         batch=more.get("batch", 64),
         allow=more.get("allow", ()),
         machine=machine,
+        own=more.get("own", ()),
+        kernel=more.get("kernel", ""),
     )
     return knobs_for(asked, more.get("reason_against", lambda params: ""))
 
@@ -164,3 +166,20 @@ def test_changing_widths_are_offered_where_there_are_branches_or_nothing_is_know
         numbers = [i for i, c in enumerate(found.knobs[place].choices) if c["execution"] == "malleable"]
         assert bool(numbers) is is_offered
         assert not set(numbers) & found.knobs[place].costly
+
+
+def test_a_kernel_has_neither_batches_nor_layouts_and_is_not_shared_by_processes() -> None:
+    found = offer(traits=Traits(), batch=1, kernel="gemm", allow=("batch",))
+    for name in ("memory_format", "execution", "batch"):
+        assert choices(found, name) == []
+        assert reasons(found, name) == ["for models; gemm is a kernel"]
+    assert all(each["processes"] == 1 for each in choices(found, "shape"))
+    assert any("one sample" in reason for reason in reasons(found, "2×8"))
+    assert choices(found, "allocator")
+
+
+def test_what_a_workload_itself_has_fixed_is_not_laid_to_the_user() -> None:
+    fixed = {"dtype": "float64"}
+    by_itself = offer(fixed=fixed, own=("dtype",), kernel="stream", allow=("lower-precision",))
+    assert "stream itself fixed dtype to float64" in reasons(by_itself, "bfloat16")
+    assert "you fixed dtype to float64" in reasons(offer(fixed=fixed, allow=("lower-precision",)), "bfloat16")

@@ -1,6 +1,8 @@
 """Where a search begins: at what the store says of the same work here, and of other work like it."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,9 @@ from corewise.tuner.space import Setting
 BATCH = 8
 
 
-@pytest.fixture(scope="module")
-def tunable(require_torch: None) -> Tunable:
+@functools.cache
+def tunable() -> Tunable:
     return Tunable.of(make_question("resnet18", batch=BATCH))
-
-
-@pytest.fixture(scope="module")
-def require_torch() -> None:
-    pytest.importorskip("torch", reason="a question of a model needs torch")
 
 
 class Kept:
@@ -57,13 +54,13 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, tunable: Tunable) -> Kept:
-    return Kept(tmp_path, tunable)
+def kept(tmp_path: Path, need: Callable[[bool, str], None]) -> Kept:
+    need(find_spec("torch") is not None, "PyTorch is not installed")
+    return Kept(tmp_path, tunable())
 
 
 RETAIN = {"allocator": "retain"}
 PINNED = {"bind": "rank"}
-FOLDED = {"freezing": "fold"}
 KIN = {"workload": "resnet50"}
 
 

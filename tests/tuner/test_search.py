@@ -180,7 +180,7 @@ def test_what_the_start_has_set_is_unset_after_all_else_was_tried() -> None:
 def test_races_that_stay_tied_do_not_overrun_the_deadline_by_more_than_one(
     sampling_s: float, deadline: float
 ) -> None:
-    wide = space(**{name: (0, 1, 2) for name in "abcdefgh"})
+    wide = space(**dict.fromkeys("abcdefgh", (0, 1, 2)))
     for seed in range(10):
         arena = MadeArena(wide, lambda params: 0.0, noise=0.03, seed=seed, sampling_s=sampling_s)
         found = found_in(arena, deadline=deadline, start=(1,) * 8)

@@ -41,7 +41,9 @@ def primitives(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="Rounds of steps and primitives in turn.")
     ] = 3,
-    runtime: Annotated[str, typer.Option("--runtime", metavar="NAME", help="torch, and no other yet.")] = "torch",
+    runtime: Annotated[
+        str, typer.Option("--runtime", metavar="NAME", help="torch, and no other yet.")
+    ] = "torch",
     python: Annotated[
         str | None, typer.Option("--python", metavar="PATH", help="The interpreter that runs it.")
     ] = None,

@@ -157,7 +157,8 @@ def _told_params(members: Sequence[Record]) -> dict[int, dict[str, Any]]:
     """Each record's parameters and, where they differ among its peers, host, cores and version beside."""
     hosts_differ = _differ(r.machine.get("host_class") for r in members)
     cores_differ = _differ(r.machine.get("allocation_cores") for r in members)
-    versions_differ = _differ((r.params.get("runtime"), _version(r)) for r in members)
+    runtimes = {str(r.params.get("runtime")) for r in members}
+    versions_differ = len({(str(r.params.get("runtime")), _version(r)) for r in members}) > len(runtimes)
     rules_differ = _varying([r.protocol for r in members if r.protocol])
     told: dict[int, dict[str, Any]] = {}
     for record in members:

@@ -20,6 +20,7 @@ from corewise.report.sources import read_sources
 from corewise.report.standing import Standing, efficiencies_of, standing_of
 from corewise.report.studied import Studied
 from corewise.report.tables import results_table, unmeasured_of
+from corewise.report.tuning_again import is_tuning, tune_words
 from corewise.report.tuning_words import sentences_of, tables_of
 from corewise.report.tunings import Tuning
 from corewise.report.words import counted, listed, short
@@ -202,7 +203,8 @@ class _Parts:
             (s.label for s in self.sources if any(r.study == study for r in s.records)), "corewise-store"
         )
         if members and not section.is_left_over:
-            self.findings += findings_of(Studied(study, store, members))
+            again = tune_words(tuning, groups) if is_tuning(study, groups) else ()
+            self.findings += findings_of(Studied(study, store, members, again))
         method = method_of(groups)
         method += [("published figures", short(citation, 400)) for citation in citations]
         return StudyPart(

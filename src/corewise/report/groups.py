@@ -243,7 +243,8 @@ def _told_columns(members: Sequence[tuple[Record, Source]]) -> dict[str, Sequenc
         told["store"] = [source.name or source.label for _, source in members]
     if len(set(zip(machines, cores, strict=True))) > len(labels):
         told["allocation"] = cores
-    if len({(record.params.get("runtime"), v) for record, v in zip(records, versions, strict=True)}) > 1:
+    runtimes = [hashable(record.params.get("runtime")) for record in records]
+    if len(set(zip(runtimes, versions, strict=True))) > len(set(runtimes)):  # two of one framework
         told["version"] = versions
     protocols = _protocols(records)
     if protocols is not None:

@@ -65,7 +65,11 @@ def _memory(studied: Studied) -> Iterator[Finding]:
             level="warning",
             title=f"{studied.name}: {counted(num, 'trial')} nearly filled the memory",
             evidence=f"up to {100 * shares[worst]:.0f} % of {memory(limits[worst])}",
-            remedy=f"Larger batches will fail; share them out: {studied.again('batch_scope=global')}.",
+            remedy=(
+                "Larger batches will fail; fewer processes share more of it."
+                if studied.tuned_by
+                else f"Larger batches will fail; share them out: {studied.again('batch_scope=global')}."
+            ),
         )
 
 
@@ -154,9 +158,11 @@ def _towards_roof(studied: Studied, group: Group, best: int, reached: float, lim
         if limit == "compute":
             mode = f" --mode {group.mode}"
             return f"See which of its primitives fall short: `corewise primitives {group.workload}{mode}`."
-        if record.params.get("execution") == "eager":
+        if record.params.get("execution") == "eager" and not studied.tuned_by:
             joined = studied.again(only, "execution=eager,compile")
             return f"Join operators, so that less is written and read again: {joined}."
+    if studied.tuned_by:
+        return "No setting that was tried comes nearer: other code may, or a shorter number format."
     threads = number_or_nan(record.params.get("threads"))
     if threads > 1:
         widths = sorted({1, int(threads) // 2, int(threads)})
@@ -178,3 +184,5 @@ def _num_cpus(text: Any) -> int:
 
 
 HINTS: Sequence[Callable[[Studied], Iterator[Finding]]] = (_memory, _edges, _faults, _smt, _ceiling)
+# A tuning has tried what the others speak of, or was not allowed to.
+HINTS_OF_TUNINGS: Sequence[Callable[[Studied], Iterator[Finding]]] = (_memory, _ceiling)

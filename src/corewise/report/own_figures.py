@@ -63,6 +63,4 @@ def _words(group: Group, i: int) -> str:
 
 
 def _rest(group: Group, i: int) -> list[str]:
-    """What varies apart from threads; a version that goes with its runtime says nothing more."""
-    left_out = ("threads", "version") if "runtime" in group.varying else ("threads",)
-    return [value_words(name, value) for name, value in group.points[i].items() if name not in left_out]
+    return [value_words(name, value) for name, value in group.points[i].items() if name != "threads"]

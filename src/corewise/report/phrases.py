@@ -40,8 +40,8 @@ def _said(text: str) -> str:
 
 
 def task_words(group: Group) -> str:
-    """What is computed: ResNet-50 training."""
-    mode = _MODES.get(group.mode, _said(group.mode))
+    """What is computed: ResNet-50 training; of a kernel its name alone."""
+    mode = "" if _is_kernel(group.records[:1]) else _MODES.get(group.mode, _said(group.mode))
     return f"{workload_words(group.workload_name)} {mode}".strip()
 
 
@@ -54,9 +54,13 @@ def sample_noun(records: Sequence[Record]) -> str:
             return "runs"
         if record.work.get("pixels_per_sample"):
             return "images"
-        if "gbyte_per_s" in record.metrics:  # of a kernel
+        if _is_kernel([record]):
             return "steps"
     return "samples"
+
+
+def _is_kernel(records: Sequence[Record]) -> bool:
+    return any("gbyte_per_s" in record.metrics for record in records)
 
 
 def rate_unit(group: Group) -> str:

@@ -25,6 +25,7 @@ class Studied:
     study: str
     store: str
     groups: Sequence[tuple[Group, Standing]]
+    tuned_by: Sequence[str] = ()  # the words that tune it again, where a tuning made the runs
 
     @cached_property
     def records(self) -> list[Record]:
@@ -50,6 +51,12 @@ class Studied:
         words = ["corewise run", self._file, "--store", shlex.quote(store or self.store)]
         words += [f"--set {shlex.quote(each)}" for each in settings]
         return f"`{' '.join([*words, *([also] if also else [])])}`"
+
+    def tuned_again(self, *options: str, store: str = "") -> str:
+        """The command that tunes it again, as code."""
+        verb, *words = self.tuned_by
+        options = (*options, "--store", store or self.store)
+        return f"`corewise {shlex.join([verb, *options, *words])}`"
 
     def named(self, records: Sequence[Record]) -> str:
         """Some trials in words."""

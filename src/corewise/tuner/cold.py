@@ -25,6 +25,7 @@ class ColdStart:
     command: str
     throughput: float
     reason: str = ""
+    disturbances: tuple[str, ...] = ()  # of this start
 
     def disagreement(self, record: Record) -> str:
         """Why the command of a setting and its record do not agree; empty when they do."""
@@ -39,7 +40,15 @@ class ColdStart:
         return (
             f"its command, started twice from cold, gave {self.throughput:.4g} samples/s where "
             f"{measured:.4g} were measured: do not trust either before it is measured again"
+            f"{self._why(record)}"
         )
+
+    def _why(self, record: Record) -> str:
+        """What disturbed the start or the runs that it is compared with, as the end of a sentence."""
+        if self.disturbances:
+            return f" on a quiet machine ({self.disturbances[0]})"
+        num, num_runs = int(record.metrics.get("num_disturbed_runs", 0)), len(record.runs)
+        return f" on a quiet machine ({num} of {num_runs} runs were disturbed)" if num else ""
 
 
 def start_cold(plan: Plan, trial: Trial, store: Store) -> ColdStart:
@@ -72,4 +81,4 @@ def start_cold(plan: Plan, trial: Trial, store: Store) -> ColdStart:
     if run.status != "ok":
         last = told.strip().splitlines()[-1:] or [run.reason]
         return ColdStart(line, 0.0, last[0])
-    return ColdStart(line, run.metrics["samples_per_s"])
+    return ColdStart(line, run.metrics["samples_per_s"], disturbances=tuple(run.disturbances))

@@ -68,7 +68,7 @@ def _is_same_work(tunable: Tunable, record: Record) -> bool:
     if params.get("workload") != question.workload or _batch_of_all(params) != question.batch:
         return False
     [trial] = tunable.plan(tunable.space.default, PRESETS["quick"]).trials
-    return workload_arguments(params) == workload_arguments(trial.params)  # both with their defaults filled in
+    return workload_arguments(params) == workload_arguments(trial.params)  # both with all defaults
 
 
 def _batch_of_all(params: Mapping[str, Any]) -> int:
