@@ -19,6 +19,11 @@ _PRETTY = {
     "two_tower": "two-tower recommender",
     "mixture_of_experts": "mixture of experts",
     "matmul": "matrix product",
+    "stream": "STREAM",
+    "gemm": "GEMM",
+    "tiled_product": "tiled product",
+    "cg": "conjugate gradient",
+    "fft": "FFT",
 }
 _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "execution", "data": "data"}
 

@@ -8,7 +8,6 @@ from typing import Any
 from corewise.report.groups import Group
 from corewise.report.tunings import Tuning
 from corewise.spec.record import Record
-from corewise.workloads.custom import is_custom
 
 SCRIPT = "script"  # the mode of a command that was tuned
 
@@ -16,7 +15,7 @@ SCRIPT = "script"  # the mode of a command that was tuned
 def is_tuning(study: str, groups: Sequence[Group]) -> bool:
     """True where a tuning made the runs, under a name that no file of a study has."""
     records = _records(groups)
-    return bool(records) and all(study == _name_of(record.params) for record in records)
+    return bool(records) and all(study in _names_of(record.params) for record in records)
 
 
 def tune_words(tuning: Tuning | None, groups: Sequence[Group]) -> list[str]:
@@ -47,11 +46,12 @@ def _records(groups: Sequence[Group]) -> list[Record]:
     return [r for group in groups for r in (*group.records, *(each for each, _ in group.unmeasured))]
 
 
-def _name_of(params: Mapping[str, Any]) -> str:
+def _names_of(params: Mapping[str, Any]) -> list[str]:
+    """What a tuning of this work is called; one of a factory by its file without the folders."""
     workload, mode = str(params.get("workload")), str(params.get("mode"))
     if mode == SCRIPT:
-        return f"tune {workload}"
-    return f"tune {Path(workload).name if is_custom(workload) else workload} {mode}"
+        return [f"tune {workload}"]
+    return [f"tune {name} {mode}" for name in (workload, Path(workload).name)]
 
 
 def _fixed(asked: Sequence[str], params: Mapping[str, Any]) -> list[str]:

@@ -7,43 +7,26 @@ runtime is warmed; its threads and devices come into being in the rank, at the f
 from __future__ import annotations
 
 import functools
-import importlib
 import platform
 from typing import Any, Mapping, cast
 
-from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
+from corewise.runtimes.base import Job, RankContext
+from corewise.runtimes.imported import ImportedRuntime
 from corewise.runtimes.kernel_job import prepare_kernel
-from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults, workload_args
 from corewise.runtimes.steps import StepJob
 from corewise.workloads.base import is_kernel
 from corewise.workloads.custom import CustomModule, build_custom, is_custom
 from corewise.workloads.kernels.base import Kernel
-from corewise.workloads.registry import find_workload, load_attribute
-
-WARM_MODULES = ("corewise.runtimes.tensorflow.matmul", "corewise.runtimes.tensorflow.functions")
+from corewise.workloads.registry import find_workload
 
 
-class TensorflowRuntime:
+class TensorflowRuntime(ImportedRuntime):
     """Turns trials into jobs of TensorFlow tensors."""
 
     name = "tensorflow"
-
-    def warm(self) -> None:
-        """Import tensorflow and this package's own modules, so that no forked rank has to."""
-        try:
-            importlib.import_module("tensorflow")
-        except ImportError as problem:
-            raise MissingPart(
-                "TensorFlow is not installed for this Python: pip install 'corewise[tensorflow]', "
-                f"or name in the study's `python:` one that has it ({problem})"
-            ) from problem
-        for module in WARM_MODULES:
-            importlib.import_module(module)
-
-    def warm_for(self, params: Mapping[str, Any]) -> None:
-        """Import the workload itself; nothing beyond tensorflow is needed."""
-        if not is_custom(str(params["workload"])):
-            find_workload(str(params["workload"]))
+    title = "TensorFlow"
+    warm_modules = ("corewise.runtimes.tensorflow.matmul", "corewise.runtimes.tensorflow.functions")
 
     def versions(self) -> Mapping[str, str]:
         import numpy
@@ -69,11 +52,7 @@ class TensorflowRuntime:
         workload = find_workload(name)
         if is_kernel(workload):
             return _kernel_job(cast(Kernel, workload), params, context)
-        require_point(workload, params)
-        builder = getattr(workload, "builders", {}).get(self.name)
-        if builder is None:
-            raise Infeasible(f"{name} does not run on tensorflow; it runs on {', '.join(workload.runtimes)}")
-        return cast(Job, load_attribute(builder)(params, context))
+        return self.built(workload, params, context)
 
 
 def _kernel_job(kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:

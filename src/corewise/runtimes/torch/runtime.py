@@ -11,20 +11,15 @@ import platform
 import re
 from typing import Any, Mapping, cast
 
-from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
+from corewise.runtimes.base import Job, RankContext
+from corewise.runtimes.imported import ImportedRuntime
 from corewise.runtimes.params import require_point
 from corewise.workloads.base import is_kernel
 from corewise.workloads.custom import is_custom
 from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.models.layered import LayeredModel
-from corewise.workloads.registry import find_workload, load_attribute
+from corewise.workloads.registry import find_workload
 
-WARM_MODULES = (
-    "torch.distributed",
-    "corewise.runtimes.torch.custom",
-    "corewise.runtimes.torch.matmul",
-    "corewise.runtimes.torch.models",
-)
 LIBRARIES = {  # as torch.__config__ spells them
     "mkl": r"Math Kernel Library Version (\S+)",
     "onednn": r"MKL-DNN v(\S+)",
@@ -32,22 +27,17 @@ LIBRARIES = {  # as torch.__config__ spells them
 }
 
 
-class TorchRuntime:
+class TorchRuntime(ImportedRuntime):
     """Turns trials into jobs of torch modules."""
 
     name = "torch"
-
-    def warm(self) -> None:
-        """Import torch and this package's own modules, so that no forked rank has to."""
-        try:
-            importlib.import_module("torch")
-        except ImportError as problem:
-            raise MissingPart(
-                "PyTorch is not installed for this Python: pip install 'corewise[torch]', "
-                f"or name in the study's `python:` one that has it ({problem})"
-            ) from problem
-        for module in WARM_MODULES:
-            importlib.import_module(module)
+    title = "PyTorch"
+    warm_modules = (
+        "torch.distributed",
+        "corewise.runtimes.torch.custom",
+        "corewise.runtimes.torch.matmul",
+        "corewise.runtimes.torch.models",
+    )
 
     def warm_for(self, params: Mapping[str, Any]) -> None:
         """Import what trials like this one need besides; for the parent, before it forks ranks."""
@@ -111,15 +101,12 @@ class TorchRuntime:
             from corewise.runtimes.torch.kernels import prepare_torch_kernel
 
             return prepare_torch_kernel(cast(Kernel, workload), params, context)
-        require_point(workload, params)
         if isinstance(workload, LayeredModel):
             from corewise.runtimes.torch.models import prepare_model
 
+            require_point(workload, params)
             return prepare_model(workload, params, context, read_settings(params, context))
-        builder = getattr(workload, "builders", {}).get(self.name)
-        if builder is None:
-            raise Infeasible(f"{name} does not run on torch; it runs on {', '.join(workload.runtimes)}")
-        return cast(Job, load_attribute(builder)(params, context))
+        return self.built(workload, params, context)
 
 
 def _names_kernel(params: Mapping[str, Any]) -> bool:

@@ -138,7 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m corewise.workloads.kernels.cg_solve",
         description="Solve a system by conjugate gradients; residuals come as lines of JSON.",
-        epilog="example: --matrix csr --size 64 --iterations 500 --checkpoint F --checkpoint-every 50",
+        epilog="example:\n  --matrix csr --size 64 --iterations 500 --checkpoint F --checkpoint-every 50",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--matrix", choices=("dense", "csr", "matrix-free"), default="csr")

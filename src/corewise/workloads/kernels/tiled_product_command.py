@@ -39,7 +39,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 EXAMPLES = """examples:
   python -m corewise.workloads.kernels.tiled_product --size 32768 --tile 4096 --memory 2G --folder tiles
-  python -m corewise.workloads.kernels.tiled_product --a A.npy --b B.npy --memory 4G --folder tiles
+  python -m corewise.workloads.kernels.tiled_product --a A.npy --b B.npy --memory 4G --folder product
 
 The tiles of the product are files C_ROW_COLUMN.tile in the folder. The same command goes on where it stopped.
 """

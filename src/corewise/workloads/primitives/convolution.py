@@ -14,13 +14,17 @@ from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args, whole_number
 from corewise.workloads.primitives.problem import ConvolutionProblem, parse_convolution
 from corewise.workloads.primitives.shipped_problems import problem_text
+from corewise.workloads.primitives.workload import (
+    DTYPE_BYTES,
+    FLOAT_DTYPES,
+    INT8_SOURCES,
+    REORDERS,
+    PrimitiveWorkload,
+)
 
 DIRECTIONS = ("FWD_B", "FWD_I", "FWD_D", "BWD_D", "BWD_WB", "BWD_W")
 WITH_BIAS = ("FWD_B", "BWD_WB")
-REORDERS = ("included", "excluded")
-INT8_SOURCES = ("u8", "s8")
 BENCHDNN_TYPES = {"float32": "f32", "bfloat16": "bf16bf16bf16", "float16": "f16", "float64": "f64"}
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 BIAS_BYTES = {**DTYPE_BYTES, "int8": 4}  # eight-bit convolutions add a float32 bias
 PARAMETERS: Mapping[str, Any] = {
     "problem": "mb16ic64ih28oc64kh3ph1",
@@ -33,14 +37,11 @@ PARAMETERS: Mapping[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolution:
+class Convolution(PrimitiveWorkload):
     """A convolution; one sample is one execution of the whole problem."""
 
     name: str = "convolution"
     summary: str = "one convolution in benchdnn's notation (args.problem, args.direction, args.reorders)"
-    modes: Tuple[str, ...] = ("infer",)
-    concurrent: bool = False
-    counts_by_dtype: bool = True
 
     @property
     def builders(self) -> Mapping[str, str]:
@@ -48,17 +49,12 @@ class Convolution:
         return {name: f"corewise.runtimes.{name}.convolution:prepare_convolution" for name in runtimes}
 
     @property
-    def runtimes(self) -> Tuple[str, ...]:
-        return tuple(self.builders)
-
-    @property
     def parameters(self) -> Mapping[str, Any]:
         return PARAMETERS
 
     def dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:
         """float32 and its kin in every direction; whole numbers forward only."""
-        everywhere = ("float32", "bfloat16", "float16", "float64")
-        return (*everywhere, "int8") if is_forward(self.asked(args).direction) else everywhere
+        return (*FLOAT_DTYPES, "int8") if is_forward(self.asked(args).direction) else FLOAT_DTYPES
 
     def traits(self, args: Mapping[str, Any]) -> Traits:
         return Traits(takes_images=True, has_batch_norm=False, has_dropout=False)

@@ -10,8 +10,13 @@ from typing import Any, Mapping, Optional, Tuple
 
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args
-from corewise.workloads.primitives.convolution import DTYPE_BYTES, REORDERS
 from corewise.workloads.primitives.recurrent_problem import RecurrentProblem, parse_recurrent
+from corewise.workloads.primitives.workload import (
+    DTYPE_BYTES,
+    FLOAT_DTYPES,
+    REORDERS,
+    PrimitiveWorkload,
+)
 
 DIRECTIONS = ("FWD_I", "FWD_D", "BWD_DW")
 PARAMETERS: Mapping[str, Any] = {
@@ -33,29 +38,22 @@ class AskedCell:
 
 
 @dataclasses.dataclass(frozen=True)
-class LstmCell:
+class LstmCell(PrimitiveWorkload):
     """Layers of LSTM cells; one sample is one execution of the whole problem."""
 
     name: str = "lstm_cell"
     summary: str = "LSTM cells in benchdnn's notation (args.problem, args.direction)"
-    modes: Tuple[str, ...] = ("infer",)
-    concurrent: bool = False
-    counts_by_dtype: bool = True
 
     @property
     def builders(self) -> Mapping[str, str]:
         return {"torch": "corewise.runtimes.torch.lstm_cell:prepare_lstm_cell"}
 
     @property
-    def runtimes(self) -> Tuple[str, ...]:
-        return tuple(self.builders)
-
-    @property
     def parameters(self) -> Mapping[str, Any]:
         return PARAMETERS
 
     def dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:
-        return ("float32", "bfloat16", "float16", "float64")
+        return FLOAT_DTYPES
 
     def traits(self, args: Mapping[str, Any]) -> Traits:
         return Traits(takes_images=False, has_batch_norm=False, has_dropout=False)

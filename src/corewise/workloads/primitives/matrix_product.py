@@ -11,8 +11,14 @@ from typing import Any, Mapping, Optional, Tuple
 
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args
-from corewise.workloads.primitives.convolution import DTYPE_BYTES, INT8_SOURCES, REORDERS
 from corewise.workloads.primitives.matrix_problem import MatrixProblem, parse_matrix_product
+from corewise.workloads.primitives.workload import (
+    DTYPE_BYTES,
+    FLOAT_DTYPES,
+    INT8_SOURCES,
+    REORDERS,
+    PrimitiveWorkload,
+)
 
 PARAMETERS: Mapping[str, Any] = {
     "problem": "512x512:512x512",
@@ -33,29 +39,22 @@ class AskedProduct:
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixProduct:
+class MatrixProduct(PrimitiveWorkload):
     """A product; one sample is one execution of the whole problem."""
 
     name: str = "matrix_product"
     summary: str = "one product of matrices in benchdnn's notation MxK:KxN (args.problem, args.reorders)"
-    modes: Tuple[str, ...] = ("infer",)
-    concurrent: bool = False
-    counts_by_dtype: bool = True
 
     @property
     def builders(self) -> Mapping[str, str]:
         return {"torch": "corewise.runtimes.torch.matrix_product:prepare_matrix_product"}
 
     @property
-    def runtimes(self) -> Tuple[str, ...]:
-        return tuple(self.builders)
-
-    @property
     def parameters(self) -> Mapping[str, Any]:
         return PARAMETERS
 
     def dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:
-        return ("float32", "bfloat16", "float16", "float64", "int8")
+        return (*FLOAT_DTYPES, "int8")
 
     def traits(self, args: Mapping[str, Any]) -> Traits:
         return Traits(takes_images=False, has_batch_norm=False, has_dropout=False)
