@@ -154,6 +154,14 @@ def test_hosts_and_versions_that_differ_get_a_column(tmp_path):
     ]
 
 
+def test_the_versions_of_different_frameworks_get_no_column(tmp_path):
+    one, two = scaling_records()[:2]
+    versions = {"torch": "2.13.0", "numpy": "2.4.6"}
+    two = replace(two, params={**two.params, "runtime": "numpy"}, versions=versions)
+    (table,) = tables(made_store(tmp_path / "store", replace(one, versions=versions), two))
+    assert set(table["varying"]) == {"threads", "runtime"}
+
+
 def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
     records = scaling_records()
     store = made_store(tmp_path / "store", *records[3:], *records[:3])

@@ -151,7 +151,7 @@ def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_noth
             "--args sice=3: matmul has no",
         ),
         (("resnet18", "--runtime", "numpy"), "resnet18 has no runtime numpy; it has torch"),
-        (("own.py:make", "--runtime", "nunpy"), "nunpy"),
+        (("own.py:make", "--runtime", "nunpy"), "--runtime: unknown runtime 'nunpy'; did you mean 'numpy'?"),
         (("gemm", "--mode", "train", "--runtime", "numpy"), "gemm has no mode train; it has infer"),
         (("gemm", "--batch", "4", "--runtime", "numpy"), "a step of gemm is one sample"),
     ],

@@ -95,10 +95,10 @@ def probe_interpreter(words: Sequence[str], worker: Path, environment: Mapping[s
             env={**inherited_environment(os.environ), **environment},
         )
     except OSError as problem:
-        raise UserError(f"cannot start the study's interpreter `{shown}`: {problem.strerror}") from problem
+        raise UserError(f"cannot start the interpreter `{shown}`: {problem.strerror}") from problem
     except subprocess.TimeoutExpired as problem:
         raise UserError(
-            f"the study's interpreter `{shown}` gave no answer in {PROBE_LIMIT_S:g} s"
+            f"the interpreter `{shown}` gave no answer in {PROBE_LIMIT_S:g} s"
         ) from problem
     try:
         told = json.loads(done.stdout)
@@ -109,7 +109,7 @@ def probe_interpreter(words: Sequence[str], worker: Path, environment: Mapping[s
         if len(words) > 1:
             advice += f" Behind a prefix, name the Python found there: `python: python3`, not {words[-1]}."
         raise UserError(
-            f"the study's interpreter `{shown}` cannot run Corewise's worker "
+            f"the interpreter `{shown}` cannot run Corewise's worker "
             f"(exit {done.returncode}): {last}\n{advice}"
         ) from problem
 

@@ -155,16 +155,20 @@ def _one_of(kind: str, words: Sequence[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _known_runtime(word: str) -> str:
+def unknown_runtime(word: str) -> str:
+    """Why there is no such runtime, with the nearest one; empty where there is."""
     if word in RUNTIMES:  # the quick way: other packages' runtimes are looked up only when asked for
-        return word
+        return ""
     from corewise.runtimes.registry import list_runtimes
 
     known = list_runtimes()
-    if word not in known:
-        raise PydanticCustomError(
-            "told", "{text}", {"text": f"unknown runtime {word!r}; {nearest(word, known)}"}
-        )
+    return "" if word in known else f"unknown runtime {word!r}; {nearest(word, known)}"
+
+
+def _known_runtime(word: str) -> str:
+    problem = unknown_runtime(word)
+    if problem:
+        raise PydanticCustomError("told", "{text}", {"text": problem})
     return word
 
 

@@ -14,7 +14,7 @@ from corewise.report.words import named, shown
 from corewise.spec.axes import AXES, MODES, Word, check_axis_name, read_axis_value
 from corewise.spec.errors import UserError, nearest
 from corewise.spec.expressions import Expression
-from corewise.spec.study import PRESETS, Study
+from corewise.spec.study import PRESETS, Study, unknown_runtime
 from corewise.spec.trial import Protocol
 from corewise.spec.yaml_lines import parse_yaml
 from corewise.tuner.knobs import GRANTED, Asked, Offer, knobs_for
@@ -92,6 +92,9 @@ def make_question(
     values = checked_values(fixed or {})
     if mode not in MODES:
         raise UserError(f"--mode {mode}: no such mode; {nearest(mode, MODES)}")
+    problem = unknown_runtime(runtime)
+    if problem:
+        raise UserError(f"--runtime: {problem}")
     check_classes(allow)
     workload = _workload(subject)
     defaults = own_defaults(None if is_custom(workload) else find_workload(workload))
