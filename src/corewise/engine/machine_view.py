@@ -97,9 +97,7 @@ def probe_interpreter(words: Sequence[str], worker: Path, environment: Mapping[s
     except OSError as problem:
         raise UserError(f"cannot start the interpreter `{shown}`: {problem.strerror}") from problem
     except subprocess.TimeoutExpired as problem:
-        raise UserError(
-            f"the interpreter `{shown}` gave no answer in {PROBE_LIMIT_S:g} s"
-        ) from problem
+        raise UserError(f"the interpreter `{shown}` gave no answer in {PROBE_LIMIT_S:g} s") from problem
     try:
         told = json.loads(done.stdout)
         return Interpreter(tuple(words), told["python"], told["prefix"], told["packages"])
