@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -77,3 +78,14 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     lasting = next((one for one in base.parents if one.name.startswith("pytest-of-")), base)
     monkeypatch.setenv("COREWISE_NATIVE_CACHE", str(lasting / "corewise-native"))
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    """Jobs made in the tests' own process set torch's threads; the next test finds them as they were."""
+    torch: Any = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else len(os.sched_getaffinity(0))
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)

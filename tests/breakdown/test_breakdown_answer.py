@@ -23,6 +23,26 @@ def test_a_primitive_is_judged_by_arithmetic_or_by_memory_whichever_takes_longer
     assert (view.ceiling_s, view.fraction) == (None, None)
 
 
+def test_what_is_not_counted_is_not_judged_and_no_distance_is_told_of_it() -> None:
+    found = answer(breakdown(primitives=(replace(CONV, flops=None), replace(POOL, in_model_s=0.002))))
+    conv, pool = found.primitives
+    assert (conv.ceiling_s, conv.fraction, conv.to_json()["gflop_per_s"]) == (None, None, None)
+    assert pool.fraction == pytest.approx(1.0)
+    assert found.shares[0].fraction is None
+    told = " ".join(summary(found))
+    assert "distance to the ceiling" not in told
+    assert "of what this machine attains" not in told
+    assert dict(method_words(found))["not judged"].startswith("conv2d")
+
+
+def test_a_kind_of_work_is_judged_by_the_time_that_is_judged() -> None:
+    little = replace(CONV, operator="conv_of_tomorrow", in_model_s=0.005, flops=None)
+    found = answer(breakdown(primitives=(CONV, little)))
+    assert found.shares[0].fraction == found.primitives[0].fraction
+    much = replace(little, in_model_s=0.02)
+    assert answer(breakdown(primitives=(CONV, much))).shares[0].fraction is None
+
+
 def test_without_ceilings_nothing_is_judged_and_the_command_that_measures_them_is_told() -> None:
     found = answer(ceilings=None)
     assert {each.fraction for each in found.primitives} == {None}
@@ -67,10 +87,58 @@ def test_new_pages_are_named_where_there_are_many() -> None:
     assert "allocator=retain" in told
 
 
-def test_a_disturbed_machine_is_named_as_the_reason() -> None:
-    _, total, loss, *_ = summary(answer(breakdown(notes=("others used it",), step_s=0.095)))
-    assert "not quiet (others used it)" in total
-    assert loss.endswith("though others used the machine meanwhile, which may be all of it.")
+def test_a_disturbed_machine_is_named_first_and_no_loss_is_told_of_it() -> None:
+    first, most, total, *rest = summary(answer(breakdown(notes=("others used it",), step_s=0.095)))
+    assert first.startswith("The machine was not quiet (others used it): shares are rough")
+    assert "of the step is convolution" in most
+    assert total.endswith("not within 90 % to 110 %: the machine was not quiet.")
+    assert not any("times as long" in sentence or "distance" in sentence for sentence in rest)
+
+
+DOUBTFUL = breakdown(step_s=0.08, notes=("others used it",))  # operators take 0.09 s of it
+
+
+def test_a_doubtful_breakdown_says_so_first_and_headlines_no_shares() -> None:
+    first, *rest = summary(answer(DOUBTFUL))
+    assert first.startswith(
+        "This breakdown is doubtful: its operators took 90.0 ms in the model, longer than"
+    )
+    assert "others used it" in first
+    told = " ".join(rest)
+    for words in ("of the step is", "times as long", "between operators", "distance", "not within"):
+        assert words not in told
+    command, why = next_commands(answer(DOUBTFUL))[0]
+    assert command.endswith("--set threads=2 --rounds 4")
+    assert why == "once the machine is quiet"
+
+
+def test_the_json_says_whether_the_sum_is_within_whether_it_was_disturbed_and_nothing_negative() -> None:
+    told = answer(DOUBTFUL).to_json()
+    assert (told["within"], told["disturbed"], told["doubtful"]) == (None, True, True)
+    assert told["between_operators_s"] is None
+    assert told["primitives"][0]["share"] == pytest.approx(0.071 / 0.08)
+    told = answer().to_json()
+    assert (told["within"], told["disturbed"], told["doubtful"]) == (False, False, False)
+
+
+def test_neither_terminal_nor_page_shows_shares_of_a_doubtful_breakdown() -> None:
+    out = StringIO()
+    draw_answer(Console(file=out, width=200), answer(DOUBTFUL), False)
+    text = out.getvalue()
+    assert "89 %" not in text  # of the convolution
+    assert "█" not in text
+    [part] = as_report(answer(DOUBTFUL)).studies
+    work, every = part.tables
+    assert {row[4] for row in work.rows[:-1]} == {None}
+    place = [column.key for column in every.columns].index("share")
+    assert {row[place] for row in every.rows} == {None}
+    assert "doubtful" in part.charts[0].caption
+
+
+def test_a_primitive_that_computes_something_else_alone_is_named() -> None:
+    wrong = replace(POOL, alone_s=None, alone_best_s=None, is_wrong_alone=True, why_not_alone="it differs")
+    told = " ".join(summary(answer(breakdown(primitives=(CONV, wrong)))))
+    assert "max_pool2d 16x64x112x112 is not timed alone, and counts as in the model: it differs." in told
 
 
 def test_a_sum_within_its_bounds_is_not_excused() -> None:

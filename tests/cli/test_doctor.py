@@ -18,6 +18,7 @@ from corewise.machine.facts import host_class
 from corewise.machine.gpus import Gpu
 from corewise.machine.kept_ceilings import allocation_shape, keep
 from corewise.machine.model import Allocation, Cpu, Finding, Limit, Topology
+from corewise.spec.errors import UserError
 
 
 def app() -> typer.Typer:
@@ -130,7 +131,7 @@ def made_ceilings(diagnosis: Diagnosis, **changes: Any) -> Ceilings:
     figures = [
         Ceiling(
             kind=kind, dtype=dtype, threads=threads, placement="compact", best=best * threads,
-            median=0.9 * best * threads, size=2048, **where,
+            median=0.9 * best * threads, size=2048, measured_at="2026-11-15T10:00:00.000Z", **where,
         )
         for threads in (1, 2)
         for kind, dtype, best in rates
@@ -177,6 +178,61 @@ def test_damaged_ceilings_are_a_finding_and_not_shown(
     assert answer["ceilings"] is None
     [finding] = [each for each in answer["findings"] if each["key"] == "ceilings-damaged"]
     assert "corewise doctor --ceilings" in finding["remedy"]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "THREADS"])
+def test_measuring_replaces_a_damaged_file_and_its_finding(
+    here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    from corewise.cli import ceilings
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(ceilings, "measured_here", made_ceilings)
+    path = keep(tmp_path / "corewise", made_ceilings(here))
+    if text == "THREADS":
+        text = path.read_text().replace('"threads":1', '"threads":Infinity')
+        assert "Infinity" in text
+    path.write_text(text)
+    answer = told()
+    assert answer["ceilings"] is None
+    assert "ceilings-damaged" in [each["key"] for each in answer["findings"]]
+    result = CliRunner().invoke(app(), ["--ceilings", "--json"])
+    assert result.exit_code == 0
+    mended = json.loads(result.stdout)
+    assert mended["ceilings"] == made_ceilings(here).to_json()
+    assert "ceilings-damaged" not in [each["key"] for each in mended["findings"]]
+
+
+def test_lower_figures_are_kept_and_shown_only_with_again(
+    here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corewise.cli import ceilings
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    high = made_ceilings(here)
+    low = replace(
+        high, figures=tuple(replace(e, best=0.5 * e.best, median=0.4 * e.best) for e in high.figures)
+    )
+    monkeypatch.setattr(ceilings, "measured_here", lambda _: low)
+    keep(tmp_path / "corewise", high)
+    for words, expected in ((["--ceilings"], high), (["--ceilings", "--again"], low)):
+        result = CliRunner().invoke(app(), [*words, "--json"])
+        assert json.loads(result.stdout)["ceilings"] == expected.to_json()
+        assert told()["ceilings"] == expected.to_json()
+    with pytest.raises(UserError, match="add --ceilings"):
+        CliRunner().invoke(app(), ["--again"], catch_exceptions=False)
+
+
+def test_a_place_slower_than_a_narrower_one_shows_the_value_that_is_used(cluster: Diagnosis) -> None:
+    made = made_ceilings(cluster)
+    slow = [
+        replace(e, best=9.7, median=9.0) if e.threads == 2 and e.kind == "triad" else e for e in made.figures
+    ]
+    lines = shown(replace(cluster, ceilings=replace(made, figures=tuple(slow)))).splitlines()
+    cells = [line.split() for line in lines]
+    assert ["2", "threads", "20.5", "↑", "38.0", "−10", "%"] in cells
+    assert any("↑: fewer threads reached this" in line for line in lines)
+    assert "↑" not in shown(replace(cluster, ceilings=made))
 
 
 def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(

@@ -316,6 +316,14 @@ def test_the_share_of_the_ceiling_has_a_column_where_it_is_known(tmp_path):
     assert "lets later trials say" not in text
 
 
+def test_ceilings_of_a_busy_machine_are_said_to_be_too_low(tmp_path):
+    fast, *others = scaling_records()
+    for busy, expected in ((1.0, True), (0.0, False)):
+        metrics = {**fast.metrics, "fraction_of_ceiling": 0.9, "ceilings_busy": busy}
+        text = shown(made_store(tmp_path / f"{busy}", replace(fast, metrics=metrics), *others), width=200)
+        assert ("measured on a busy machine: too low" in text) is expected
+
+
 def test_without_ceilings_it_is_said_once_how_to_have_them(tmp_path):
     records = [replace(r, metrics={**r.metrics, "gflop_per_s": 80.0}) for r in scaling_records()]
     text = shown(made_store(tmp_path / "store", *records), width=200)

@@ -10,6 +10,7 @@ import pytest
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext
 from corewise.runtimes.kernel_job import require_memory
+from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.runtimes.registry import find_runtime, list_runtimes
 from corewise.workloads.base import is_kernel, own_defaults
 from corewise.workloads.registry import find_workload
@@ -130,8 +131,17 @@ class KernelContract:
         fitting = self.kernel.largest_that_fits(args, dtype, free_bytes)
         assert fitting != args
         assert self.kernel.needed_bytes(fitting, dtype) <= free_bytes
-        require_memory(self.kernel, fitting, dtype, free_bytes)
         assert self.kernel.needed_bytes(fitting, dtype) >= free_bytes / 4
+
+    def test_what_it_offers_is_not_refused_in_its_turn(self) -> None:
+        arrays, dtype = NumpyArrays(), self.default_dtype()
+        for free_bytes in (2**27, 10**9 + 7, 3 * 10**10 + 1):
+            args = {**self.kernel.parameters, **self.large}
+            with pytest.raises(Infeasible, match="the largest that fits is ") as refused:
+                require_memory(self.kernel, args, dtype, free_bytes, arrays)
+            told = str(refused.value).split("the largest that fits is ")[1].split(", ")
+            offered = {name: int(value) for name, value in (each.split(" ") for each in told)}
+            require_memory(self.kernel, {**args, **offered}, dtype, free_bytes, arrays)
 
 
 def contract_of(kernel: Any, small: dict[str, Any], large: dict[str, Any]) -> type[KernelContract]:

@@ -1,7 +1,13 @@
 """Kernels from a study to a record, on this machine."""
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import pytest
 
+from corewise.spec.trial import NOT_NOW
+from corewise.store.store import Store
 from tests.end_to_end.conftest import QUICK_PROTOCOL, Bench
 
 STUDY = f"""
@@ -37,7 +43,7 @@ def test_a_kernels_record_tells_bytes_operations_and_its_check(
     assert 0 <= metrics["check_error"] < 1e-12
     for unit, counted in (("gflop", "flops"), ("gbyte", "bytes")):
         assert metrics[f"{unit}_per_s"] == pytest.approx(
-            work[f"{counted}_per_sample"] * metrics["samples_per_s"] / 1e9
+            work[f"{counted}_per_sample"] / metrics["step_s"] / 1e9, rel=0.1
         )
     assert metrics["best_gbyte_per_s"] > 0
     if workload == "stream":
@@ -51,5 +57,35 @@ def test_a_product_that_no_memory_holds_is_skipped_with_what_would_fit(bench: Be
     bench.corewise("run", bench.study(study_of("gemm", "numpy", "args.size: 10000000")), "--store", "store")
     [record] = bench.records()
     assert record["status"] == "skipped"
-    assert "gemm needs 2400000000000000 bytes" in record["reason"]
+    assert "gemm needs 2640000067108864 bytes" in record["reason"]
     assert "the largest that fits is size" in record["reason"]
+
+
+def refused_copy(bench: Bench, kind: str) -> str:
+    """A store whose only record says that the trial of `store` was refused by its rank."""
+    [record] = Store.open(bench.folder / "store", create=False).records().records
+    with Store.open(bench.folder / kind, create=True) as store:
+        store.append(replace(record, status="skipped", kind=kind, reason="no room", metrics={}))
+    return kind
+
+
+def test_what_memory_was_short_for_is_tried_again_and_what_cannot_exist_is_not(bench: Bench) -> None:
+    study = bench.study(study_of("stream", "numpy", "args.size_bytes: 8000"))
+    assert bench.corewise("run", study, "--store", "store").returncode == 0
+    for kind, status in ((NOT_NOW, "ok"), ("infeasible", "skipped")):
+        again = bench.corewise("run", study, "--store", refused_copy(bench, kind))
+        assert again.returncode == 0, again.stderr
+        [record] = bench.records(kind)
+        assert record["status"] == status
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = bench.folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    code = "import os; from corewise.worker.trial_folder import *; make_trial_folder(); os._exit(0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert len(list(temporary.glob("corewise-trial-*"))) == 1
+    study = bench.study(study_of("stream", "numpy", "args.size_bytes: 8000"))
+    assert bench.corewise("run", study, "--store", "store").returncode == 0
+    assert list(temporary.glob("corewise-trial-*")) == []

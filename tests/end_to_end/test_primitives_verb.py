@@ -1,6 +1,9 @@
 """`corewise primitives` by the real command line: the answer, its page, and every mistake."""
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -45,6 +48,25 @@ def test_a_model_of_ones_own_is_taken_apart_with_a_page(bench: Bench) -> None:
     assert told["next"][-1] == f"corewise tune {name}:make --mode infer --batch 2 --args width=8"
     page = (bench.folder / "page.html").read_text()
     assert "The primitives of own.py:make" in page
+
+
+def test_a_terminal_shows_the_rounds_while_they_are_measured(bench: Bench) -> None:
+    words = bench.words(
+        "primitives", f"{bench.factory(OWN)}:make", "--batch", "2", "--threads", "1", "--rounds", "2"
+    )
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        words, cwd=bench.folder, env=bench.env, stdout=subprocess.DEVNULL, stderr=end
+    ) as running:
+        os.close(end)
+        told = b""
+        with contextlib.suppress(OSError):  # the terminal's way to say that nobody writes any more
+            while part := os.read(terminal, 4096):
+                told += part
+    os.close(terminal)
+    assert running.returncode == 0, told
+    for line in (b"importing torch", b"checking the primitives", b"measuring, round 1 of 2", b"round 2 of 2"):
+        assert line in told
 
 
 def test_an_unknown_model_is_told_with_the_nearest(bench: Bench) -> None:

@@ -5,20 +5,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from corewise.engine import ceilings as measuring
 from corewise.engine.ceilings import array_bytes, measure_ceilings, places_of, widths
 from corewise.engine.machine_view import Host, Interpreter, read_host
+from corewise.engine.plan import make_plan
+from corewise.machine.ceilings import BUSY, Ceiling
 from corewise.machine.gpus import Gpu
+from corewise.machine.kept_ceilings import keep
 from corewise.machine.model import Allocation, Cpu, Topology
 from corewise.machine.topology import Cache
 from corewise.spec.errors import UserError
+from corewise.spec.study import load_study
+from corewise.spec.trial import RankResult, Trial
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +128,75 @@ def test_numpy_measures_every_width_of_this_machine(here: Host, monkeypatch: pyt
     assert found.roof("float32", "cpu", threads=1).gbyte_per_s is not None
 
 
+class NoParents:
+    """Stands where warm parents would be: what they answer is scripted in the test."""
+
+    def __init__(self, worker: Path, folder: Path) -> None: ...
+
+    def warm(self, trials: Sequence[Trial]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, triads: Mapping[int, Sequence[tuple[float, bool]]]
+) -> list[int]:
+    """Threads of all runs to come; triads at each width, run after run, and whether others disturbed."""
+    ran: list[int] = []
+
+    def run(session: Any, trial: Trial) -> list[RankResult]:
+        threads = int(trial.params["threads"])
+        best, is_busy = triads[threads][min(ran.count(threads), len(triads[threads]) - 1)]
+        ran.append(threads)
+        figure = {"kind": "triad", "dtype": "float64", "size": 2**28, "num_samples": 9}
+        facts = {"ceiling_notes": [], "figures": [{**figure, "best": best, "median": best}]}
+        told = ("another process ran",) if is_busy else ()
+        return [RankResult(status="ok", rank=0, facts=facts, disturbances=told)]
+
+    monkeypatch.setattr(measuring, "RUNTIMES", ("numpy",))
+    monkeypatch.setattr(measuring, "ParentPool", NoParents)
+    monkeypatch.setattr(measuring._Session, "_run", run)
+    return ran
+
+
+def by_width(host: Host) -> dict[int, Ceiling]:
+    return {each.threads: each for each in measure_ceilings(host).figures if each.placement == "compact"}
+
+
+def test_a_place_slower_than_a_narrower_one_is_measured_again(
+    here: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = scripted(monkeypatch, {1: [(18.1, False)], 2: [(9.7, True), (25.0, False)]})
+    found = by_width(host_of(here, 1, 2))
+    assert sorted(ran) == [1, 2, 2]
+    assert found[2].best == 25.0
+    assert not found[2].is_busy  # the second time it was quiet
+
+
+def test_measuring_again_ends_and_keeps_the_best_with_its_mark(
+    here: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = scripted(monkeypatch, {1: [(18.1, False)], 2: [(9.7, True), (9.0, True)]})
+    found = measure_ceilings(host_of(here, 1, 2))
+    assert ran.count(2) == 1 + measuring.MAX_AGAIN
+    [wide] = [each for each in found.figures if each.threads == 2]
+    assert (wide.best, wide.is_busy) == (9.7, True)
+    assert found.notes[0] == BUSY
+    assert wide.measured_at == found.measured_at
+
+
+def test_what_grows_with_threads_is_measured_once_and_so_is_all_when_time_is_short(
+    here: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = scripted(monkeypatch, {1: [(10.0, False)], 2: [(18.0, False)]})
+    assert not measure_ceilings(host_of(here, 1, 2)).is_busy()
+    assert sorted(ran) == [1, 2]
+    ran = scripted(monkeypatch, {1: [(18.0, False)], 2: [(9.0, False)]})
+    monkeypatch.setattr(measuring, "LAST_END_S", 0.0)
+    by_width(host_of(here, 1, 2))
+    assert sorted(ran) == [1, 2]
+
+
 @pytest.mark.torch
 def test_a_rank_that_fails_is_noted_and_nothing_is_made_up(
     here: Host, monkeypatch: pytest.MonkeyPatch, need: Callable[[bool, str], None]
@@ -133,6 +208,28 @@ def test_a_rank_that_fails_is_noted_and_nothing_is_made_up(
     monkeypatch.setattr(measuring, "places_of", lambda host, with_gpus: places_of(host, True)[-1:])
     with pytest.raises(UserError, match=r"the GPU: device cuda: torch sees no CUDA device here"):
         measure_ceilings(gpu_only)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"schema": 1, "measured_at": Infinity}'])
+def test_a_plan_tells_of_damaged_ceilings_in_one_line_and_goes_on(
+    here: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one_cpu = replace(here, allocation=Allocation(here.allocation.cpus[:1], 1, here.allocation.memory_bytes))
+    scripted(monkeypatch, {1: [(10.0, False)]})
+    measured = measure_ceilings(one_cpu)
+    path = keep(tmp_path / "corewise", measured)
+    path.write_text(text)
+    study = load_study("stream", ["threads=1", "args.operation=triad", "runtime=numpy"])
+    assert make_plan(study, one_cpu).ceilings is None
+    [line] = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert "corewise doctor --ceilings" in line
+    keep(tmp_path / "corewise", measured)
+    found = make_plan(study, one_cpu).ceilings
+    assert found is not None
+    assert found.figures == measured.figures
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupted_measuring_keeps_nothing_and_leaves_no_process(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from corewise.engine.collect import collect_run, record_metrics
-from corewise.spec.trial import Protocol, RankPlacement, RankResult, Trial
+from corewise.runtimes.base import Infeasible, NotNow
+from corewise.spec.trial import NOT_NOW, Protocol, RankPlacement, RankResult, Trial
+from corewise.worker.rank import _failure
 
 TRIAL = Trial(
     trial_id="t",
@@ -82,3 +84,8 @@ def test_a_records_interval_is_over_runs_not_over_steps() -> None:
     assert metrics["num_runs"] == 2
     assert metrics["gflop_per_s"] == pytest.approx(metrics["samples_per_s"])
     assert metrics["between_process_cv"] > metrics["within_process_cv"]
+
+
+def test_a_rank_that_found_no_room_is_skipped_and_told_apart_from_what_cannot_exist() -> None:
+    kinds = [_failure(0, problem("no room")).kind for problem in (NotNow, Infeasible)]
+    assert kinds == [NOT_NOW, "infeasible"]

@@ -20,6 +20,9 @@ TRIAL = Trial(
 )
 
 
+WINDOW = {"window_s": 1.0, "window_samples": 1.0}
+
+
 def run(*samples_s: float) -> Run:
     window = {"window_s": 1.0, "window_samples": 1 / samples_s[0]}
     result = RankResult(status="ok", rank=0, samples_s=samples_s, samples_per_step=1.0, metrics=window)
@@ -36,7 +39,7 @@ def test_bytes_and_operations_of_a_second_follow_from_the_work_and_the_rate() ->
 
 def test_several_ranks_have_no_best_step_in_common() -> None:
     both = replace(TRIAL, ranks=(RankPlacement((0,)), RankPlacement((1,))))
-    metrics = record_metrics(both, [run(0.5, 0.5), run(0.5, 0.4)])
+    metrics = record_metrics(both, [run(0.5, 0.5), run(0.5, 0.5)])
     assert metrics["gbyte_per_s"] == 48.0
     assert "best_gbyte_per_s" not in metrics
 
@@ -57,3 +60,33 @@ def test_the_plan_counts_the_bytes_of_the_number_format_asked_for(
     counted = _work({"workload": workload, "mode": "infer", "dtype": dtype, "args.size": 100})
     assert counted["bytes_per_sample"] == num_bytes * 100**2
     assert counted["flops_per_sample"] == 2 * 100**3
+
+
+def test_one_step_that_was_held_up_does_not_lower_what_the_machine_gives() -> None:
+    result = RankResult(
+        status="ok",
+        rank=0,
+        samples_s=(0.5, 0.5, 0.5, 7.7),
+        samples_per_step=1.0,
+        metrics={"window_s": 9.2, "window_samples": 4.0},
+    )
+    metrics = record_metrics(TRIAL, [collect_run(TRIAL, [result])] * 2)
+    assert metrics["samples_per_s"] == pytest.approx(4 / 9.2)  # what was done in the time
+    assert metrics["gflop_per_s"] == 4.0
+    assert metrics["gbyte_per_s"] == 48.0
+
+
+def test_replicas_of_different_speed_each_give_the_rate_of_their_own_median() -> None:
+    both = replace(TRIAL, ranks=(RankPlacement((0,)), RankPlacement((1,))))
+    results = [
+        RankResult("ok", rank, samples_s=samples_s, samples_per_step=1.0, metrics={**WINDOW})
+        for rank, samples_s in enumerate([(0.5,) * 9, (1.0,) * 3])
+    ]
+    metrics = record_metrics(both, [collect_run(both, results)] * 2)
+    assert metrics["gbyte_per_s"] == pytest.approx(24 * (1 / 0.5 + 1 / 1.0))
+
+
+def test_a_models_flops_follow_its_throughput() -> None:
+    model = replace(TRIAL, work={**TRIAL.work, "num_parameters": 1e6})
+    metrics = record_metrics(model, [run(0.5, 0.1, 0.1), run(0.5, 0.1, 0.1)])
+    assert metrics["gflop_per_s"] == pytest.approx(2 * metrics["samples_per_s"])

@@ -4,6 +4,7 @@ from typing import Any
 
 from corewise.machine.ceilings import Ceiling, Ceilings
 
+MEASURED_AT = "2026-11-15T10:00:00.000Z"
 BANDWIDTH = {1: 12.0, 2: 22.0, 4: 40.0, 8: 80.0}
 PEAK = {1: 50.0, 2: 100.0, 4: 200.0, 8: 400.0}
 
@@ -12,7 +13,7 @@ def ceiling(kind: str, best: float, **changes: Any) -> Ceiling:
     values: dict[str, Any] = {
         "kind": kind, "dtype": "float64", "device": "cpu", "threads": 1, "nodes": (0,),
         "placement": "compact", "gpu": None, "best": best, "median": 0.9 * best,
-        "num_samples": 7, "size": 2**28,
+        "num_samples": 7, "size": 2**28, "measured_at": MEASURED_AT,
     }  # fmt: skip
     return Ceiling(**{**values, **changes})
 
@@ -36,7 +37,7 @@ def made_ceilings(**changes: Any) -> Ceilings:
         figures.append(ceiling("product", rate, dtype=dtype, size=16384, **gpu))
     values: dict[str, Any] = {
         "runtime": "torch", "version": "2.13.0+cpu", "host_class": "aaaa1111bbbb", "hostname": "node1",
-        "allocation": ((4, 4), (4, 4)), "cpu_model": "A CPU", "measured_at": "2026-11-15T10:00:00.000Z",
+        "allocation": ((4, 4), (4, 4)), "cpu_model": "A CPU", "measured_at": MEASURED_AT,
         "took_s": 31.25, "figures": tuple(figures), "notes": ("int8: no fast product here",),
     }  # fmt: skip
     return Ceilings(**{**values, **changes})

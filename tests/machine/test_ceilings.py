@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_ceilings import made_ceilings
+from made_ceilings import ceiling, made_ceilings
 
-from corewise.machine.ceilings import Ceilings, Roof, interpolated
+from corewise.machine.ceilings import BUSY, Ceilings, Roof, interpolated, value_used
 from corewise.machine.kept_ceilings import keep, kept_path, read_kept
 from corewise.spec.errors import UserError
 
@@ -29,6 +29,7 @@ def test_the_json_has_the_names_others_rely_on() -> None:
         "allocation", "bandwidth", "peak", "notes",
     }  # fmt: skip
     shared = {"kind", "dtype", "device", "gpu", "threads", "placement", "nodes", "spread", "num_samples"}
+    shared |= {"measured_at", "busy"}
     assert set(told["bandwidth"][0]) == shared | {"gbyte_per_s", "median_gbyte_per_s", "array_bytes"}
     assert set(told["peak"][0]) == shared | {"gflop_per_s", "median_gflop_per_s", "size"}
     assert told["bandwidth"][0]["spread"] == pytest.approx(0.1)
@@ -138,7 +139,9 @@ def test_this_frameworks_ceilings_come_before_others_and_torchs_before_numpys(tm
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '"x"', "null", '{"schema": 1}', '{"schema": 99}', "\x00\xff", "[[[["]
+    "text",
+    ["", "{", "[]", '"x"', "null", '{"schema": 1}', '{"schema": 99}', "\x00\xff", "[[[[", "[" * 100_000],
+    ids=lambda text: text[:15],
 )
 def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, text: str) -> None:
     path = keep(tmp_path, made_ceilings())
@@ -155,6 +158,126 @@ def test_a_figure_that_cannot_be_is_damage(tmp_path: Path, value: Any) -> None:
     told["peak"][0]["gflop_per_s"] = value
     keep(tmp_path, made_ceilings()).write_text(json.dumps(told))
     assert kept(tmp_path).ceilings is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kind", "squad"),
+        ("device", "tpu"),
+        ("placement", "gpu"),
+        ("placement", "somewhere"),
+        ("gpu", 0),
+        ("threads", float("inf")),
+        ("threads", 1e300),
+        ("threads", 0),
+        ("threads", True),
+        ("threads", "2"),
+        ("num_samples", 0),
+        ("array_bytes", float("nan")),
+        ("nodes", [float("inf")]),
+        ("nodes", 3),
+        ("gbyte_per_s", float("nan")),
+        ("median_gbyte_per_s", float("-inf")),
+    ],
+)
+def test_nonsense_in_a_file_is_damage_that_measuring_again_mends(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    told = made_ceilings().to_json()
+    told["bandwidth"][0][name] = value
+    path = keep(tmp_path, made_ceilings())
+    path.write_text(json.dumps(told))
+    found = kept(tmp_path)
+    assert found.ceilings is None
+    assert str(path) in found.damage[0]
+    keep(tmp_path, made_ceilings())
+    assert kept(tmp_path).damage == ()
+    assert kept(tmp_path).ceilings is not None
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"host_class": "cccc"}, {"allocation": ((2, 2),)}, {"runtime": "numpy"}, {"version": "1.0"}],
+    ids=str,
+)
+def test_what_belongs_elsewhere_is_not_believed_nor_kept_on(tmp_path: Path, foreign: dict[str, Any]) -> None:
+    path = keep(tmp_path, made_ceilings())
+    high = tuple(replace(each, best=9e9) for each in made_ceilings().figures)
+    path.write_text(json.dumps(made_ceilings(figures=high, **foreign).to_json()))
+    found = kept(tmp_path)
+    assert found.ceilings is None
+    assert "holds the ceilings of" in found.damage[0]
+    keep(tmp_path, made_ceilings())
+    assert set(kept(tmp_path).ceilings.figures) == set(made_ceilings().figures)
+
+
+def test_a_file_without_dates_of_its_figures_has_that_of_the_whole(tmp_path: Path) -> None:
+    told = made_ceilings().to_json()
+    for each in (*told["bandwidth"], *told["peak"]):
+        del each["measured_at"], each["busy"]
+    keep(tmp_path, made_ceilings()).write_text(json.dumps(told))
+    assert set(kept(tmp_path).ceilings.figures) == set(made_ceilings().figures)
+
+
+def later(times: float, is_busy: bool, **changes: Any) -> Ceilings:
+    """The same ceilings measured a day later, all so many times as high."""
+    when = "2026-11-16T10:00:00.000Z"
+    figures = [
+        replace(each, best=times * each.best, median=times * each.median, measured_at=when, is_busy=is_busy)
+        for each in made_ceilings().figures
+    ]
+    notes = (BUSY,) if is_busy else ()
+    made: Ceilings = made_ceilings(
+        **{"figures": tuple(figures), "notes": notes, "measured_at": when, **changes}
+    )
+    return made
+
+
+def test_measuring_on_a_busy_machine_lowers_nothing_that_was_reached(tmp_path: Path) -> None:
+    keep(tmp_path, made_ceilings())
+    keep(tmp_path, later(0.5, is_busy=True))
+    found = kept(tmp_path).ceilings
+    assert set(found.figures) == set(made_ceilings().figures)  # with their own date, and not busy
+    assert found.measured_at == "2026-11-16T10:00:00.000Z"
+    assert not found.is_busy()
+    assert BUSY not in found.notes
+
+
+def test_each_figure_is_the_higher_one_with_its_own_date(tmp_path: Path) -> None:
+    first = made_ceilings()
+    new = later(0.5, is_busy=False)
+    raised = replace(new.figures[3], best=1e5, median=9e4)
+    keep(tmp_path, first)
+    keep(tmp_path, replace(new, figures=(raised, *new.figures[5:])))
+    found = {each.what: each for each in kept(tmp_path).ceilings.figures}
+    assert found.pop(raised.what) == raised
+    assert set(found.values()) == {each for each in first.figures if each.what != raised.what}
+
+
+def test_ceilings_only_ever_measured_busy_are_marked_until_a_quiet_measuring(tmp_path: Path) -> None:
+    keep(tmp_path, later(0.5, is_busy=True))
+    keep(tmp_path, later(0.6, is_busy=True))
+    busy = kept(tmp_path).ceilings
+    assert busy.is_busy("cpu")
+    assert busy.notes[0] == BUSY
+    keep(tmp_path, later(0.55, is_busy=False))
+    quiet = kept(tmp_path).ceilings
+    assert not quiet.is_busy()
+    assert {each.what: each.best for each in quiet.figures} == {e.what: e.best for e in busy.figures}
+
+
+def test_asked_to_measure_again_lower_figures_replace_higher_ones(tmp_path: Path) -> None:
+    keep(tmp_path, made_ceilings())
+    keep(tmp_path, later(0.5, is_busy=False), again=True)
+    assert set(kept(tmp_path).ceilings.figures) == set(later(0.5, is_busy=False).figures)
+
+
+def test_the_value_used_where_more_threads_were_slower_is_that_of_fewer() -> None:
+    figures = [ceiling("triad", best, threads=n) for n, best in ((1, 10.0), (2, 18.1), (4, 9.7))]
+    assert [value_used(each, figures) for each in figures] == [10.0, 18.1, 18.1]
+    node = ceiling("triad", 5.0, threads=4, placement="node")
+    assert value_used(node, [*figures, node]) == 5.0  # its own CPUs, no wider place
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:

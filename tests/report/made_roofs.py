@@ -6,7 +6,7 @@ from made_trials import trial
 
 from corewise.spec.record import Record
 
-PEAK = {"float32": 100.0, "float64": 50.0, "bfloat16": 210.0}
+PEAK = {"float32": 100.0, "float64": 50.0, "bfloat16": 210.0, "complex128": 50.0}
 BANDWIDTH = {1: 12.0, 2: 22.0, 4: 40.0, 8: 55.0}
 
 

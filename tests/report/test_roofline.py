@@ -1,7 +1,9 @@
 """The roofline: trials under the ceilings of their machines, and what is said of them."""
 
+import math
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -72,11 +74,98 @@ def test_points_tell_their_share_what_limits_and_under_which_roof() -> None:
     assert high["roof"].startswith("float32, 4 threads")
 
 
-def test_several_workloads_are_coloured_one_is_coloured_by_its_formats() -> None:
-    both = rows(chart(roofed(2.0, 0.5), roofed(0.1, 0.9, workload="stream")))
-    assert len({row["series"] for row in both}) == 2
-    alone = rows(chart(roofed(2.0, 0.5), roofed(2.0, 0.5, dtype="bfloat16")))
-    assert {row["series"] for row in alone} == {"float32", "bfloat16"}
+def legends(drawn: Chart) -> list[str]:
+    """Titles of what colours mean, where a legend tells it."""
+    encoded = [layer["encoding"].get("color") or {} for layer in drawn.spec["layer"]]
+    return [each["title"] for each in encoded if each.get("legend")]
+
+
+def test_several_workloads_are_coloured_one_is_coloured_by_the_first_axis_that_varies() -> None:
+    both = chart(roofed(2.0, 0.5), roofed(0.1, 0.9, workload="stream"))
+    assert len({row["series"] for row in rows(both)}) == 2
+    assert legends(both) == ["workload"]
+    alone = chart(roofed(2.0, 0.5), roofed(2.0, 0.5, dtype="bfloat16"))
+    assert {row["series"] for row in rows(alone)} == {"float32", "bfloat16"}
+    by_threads = chart(roofed(2.0, 0.5, 1), roofed(2.0, 0.5, 2), roofed(2.0, 0.5, 8))
+    assert [row["series"] for row in rows(by_threads)] == ["1 thread", "2 threads", "8 threads"]
+    assert legends(by_threads) == ["threads"]
+    assert legends(chart(roofed(2.0, 0.5))) == []
+
+
+def test_small_rates_are_told_in_plain_numbers() -> None:
+    axis = chart(roofed(0.001, 0.01, 1), roofed(300.0, 0.9, 1)).spec["layer"][0]["encoding"]["y"]["axis"]
+    assert "s" not in axis["format"]  # an SI prefix: 100m
+
+
+def test_the_words_of_the_highest_roof_lie_below_the_frame() -> None:
+    for records in ([roofed(2.0, 0.5)], many_roofed(), [roofed(1e-3, 1e-3), roofed(300.0, 0.9)]):
+        drawn = chart(*records)
+        low, high = drawn.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+        top = max(row["y"] for row in rows(drawn, "roofs"))
+        above = math.log(high / top) / math.log(high / low) * drawn.spec["height"]
+        assert above > 7 + 10  # the words lie 7 above the line and are 10 high
+
+
+def test_formats_of_one_rate_share_a_roof_and_its_label() -> None:
+    drawn = rows(chart(roofed(2.0, 0.5, dtype="complex128"), roofed(2.0, 0.5, dtype="float64")), "roofs")
+    assert {row["label"].partition(",")[0] for row in drawn} == {"float64 and complex128"}
+    assert len(drawn) == 3
+    alone = rows(chart(roofed(2.0, 0.5, dtype="complex128")), "roofs")
+    assert alone[0]["label"].startswith("complex128, 4 threads")
+
+
+@pytest.mark.parametrize(
+    ("pixels", "params", "expected"),
+    [
+        (50176.0, {"device": "cuda"}, "tf32"),
+        (0.0, {"device": "cuda"}, "float32"),
+        (50176.0, {"device": "cpu"}, "float32"),
+        (0.0, {"device": "cpu", "float32_precision": "bf16"}, "bfloat16"),
+        (0.0, {"device": "cuda", "float32_precision": "tf32"}, "tf32"),
+    ],
+)
+def test_a_roof_is_named_after_the_format_whose_rate_it_is(
+    pixels: float, params: dict[str, Any], expected: str
+) -> None:
+    made = replace(roofed(2.0, 0.5, **params), work={"pixels_per_sample": pixels})
+    assert rows(chart(made), "roofs")[0]["label"].startswith(f"{expected}, ")
+
+
+def test_ceilings_of_a_busy_machine_are_told_of_with_their_day() -> None:
+    measured = {"ceilings_measured_at": 1794736800.0}
+    quiet, busy = (
+        replace(made, metrics={**made.metrics, **measured, "ceilings_busy": value})
+        for made, value in ((roofed(2.0, 0.5, 1), 0.0), (roofed(2.0, 0.5, 2), 1.0))
+    )
+    for records, told in (
+        ([quiet], None),
+        ([busy], "The ceilings were measured on a busy machine: too low"),
+        ([quiet, busy], "The ceilings of 1 trial were measured on a busy machine: too low"),
+    ):
+        [part] = report_of([Source(label="store", records=records)]).studies
+        method = dict(part.method)["ceilings"]
+        assert "on 2026-11-15" in method
+        for text in (chart(*records).caption, method):
+            assert (told or "busy") in text if told else "busy" not in text
+
+
+def test_all_trials_with_a_fraction_are_counted_those_without_flops_too() -> None:
+    copies = [
+        trial(9.0, params={"workload": "stream", "threads": n}, metrics={"fraction_of_ceiling": 0.5})
+        for n in (1, 2)
+    ]
+    [part] = report_of(
+        [Source(label="store", records=[roofed(2.0, 0.5, workload="stream"), *copies])]
+    ).studies
+    assert dict(part.method)["ceilings"].startswith("of 3 trials")
+
+
+def test_a_day_that_cannot_be_is_not_told() -> None:
+    made = roofed(2.0, 0.5)
+    for value in (-1.0, 1e18, float("nan")):
+        odd = replace(made, metrics={**made.metrics, "ceilings_measured_at": value})
+        [part] = report_of([Source(label="store", records=[odd])]).studies
+        assert dict(part.method)["ceilings"].endswith("had measured them")
 
 
 def test_no_ceiling_no_chart_and_what_is_not_drawn_is_counted() -> None:

@@ -102,7 +102,7 @@ def test_a_format_without_a_product_is_noted(arrays: SlicedArrays) -> None:
     made = job(arrays, ("float32", "int8"))
     assert made.check().passed
     assert ("product", "int8") not in sampled(made)
-    assert any(note.startswith("int8: numpy has no fast product") for note in made.notes)
+    assert any(note.startswith("int8: numpy has no fast product") for note in made.ceiling_notes)
 
 
 def test_a_short_format_slower_than_float32_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_short_format_slower_than_float32_is_no_ceiling(monkeypatch: pytest.Mo
     assert ("product", "int8") not in sampled(made)
     assert made.sampled_facts()["ceiling_notes"] == ["int8: no fast product here"]
     monkeypatch.setattr(ceilings, "SLOW_S", 1e-9)  # so slow that not even a first product is waited for
-    assert job(SlowWhole(1), ("float32", "int8")).notes == ["int8: no fast product here"]
+    assert job(SlowWhole(1), ("float32", "int8")).ceiling_notes == ["int8: no fast product here"]
 
 
 def test_slices_cover_arrays_of_any_length(arrays: SlicedArrays) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corewise.runtimes.base import Infeasible, RankContext
+from corewise.runtimes.base import Infeasible, NotNow, RankContext
 from corewise.runtimes.filling import PIECE_ELEMENTS, fill_normal
 from corewise.runtimes.gpu_clocks import clocks_while, parse_clocks
-from corewise.runtimes.host_memory import free_host_bytes
-from corewise.runtimes.kernel_job import prepare_kernel, require_memory
+from corewise.runtimes.host_memory import free_host_bytes, whole_host_bytes
+from corewise.runtimes.kernel_job import BESIDE_BYTES, prepare_kernel, require_memory
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.runtimes.registry import find_runtime
 from corewise.workloads.kernels.gemm import GEMM
@@ -22,31 +22,65 @@ Params = Callable[..., dict[str, Any]]
 
 def test_memory_that_is_not_there_is_told_in_bytes_with_the_size_that_fits() -> None:
     with pytest.raises(Infeasible) as refused:
-        require_memory(GEMM, {"size": 4096}, "float64", 3 * 8 * 1000**2)
+        require_memory(GEMM, {"size": 4096}, "float64", 26_400_008 + 2**26, NumpyArrays())
     assert str(refused.value) == (
-        "gemm needs 402653184 bytes (0.403 GB) in float64, 24000000 (0.024 GB) are free; "
+        "gemm needs 510027366 bytes (0.51 GB) in float64 on numpy, 93508872 (0.0935 GB) are free; "
         "the largest that fits is size 1000"
     )
 
 
 def test_where_nothing_fits_no_size_is_offered() -> None:
     with pytest.raises(Infeasible, match="no smaller size fits either"):
-        require_memory(STREAM, {"operation": "copy", "size_bytes": 8}, "float64", 7)
+        require_memory(STREAM, {"operation": "copy", "size_bytes": 8}, "float64", 7, NumpyArrays())
+
+
+def test_what_the_machine_could_hold_is_refused_for_now_and_more_for_good() -> None:
+    with pytest.raises(NotNow):
+        require_memory(GEMM, {"size": 100}, "float64", 10, NumpyArrays())
+    with pytest.raises(Infeasible) as refused:
+        require_memory(GEMM, {"size": 10**7}, "float64", 10, NumpyArrays())
+    assert not isinstance(refused.value, NotNow)
+
+
+class Small(NumpyArrays):
+    def free_bytes(self) -> int:
+        return int(1.1 * 3 * 8 * 100**2) + BESIDE_BYTES
 
 
 def test_ranks_share_the_memory_of_their_host(params: Params, tmp_path: Path) -> None:
-    class Small(NumpyArrays):
-        def free_bytes(self) -> int:
-            return 3 * 8 * 100**2
-
     asked = params(workload="gemm", dtype="float64", size=100)
     for num_ranks in (1, 2):
         context = RankContext(rank=0, num_ranks=num_ranks, rendezvous=str(tmp_path), num_cpus=1)
         if num_ranks == 1:
             prepare_kernel(GEMM, Small(), asked, context)
         else:
-            with pytest.raises(Infeasible, match=r"120000 .* are free"):
+            with pytest.raises(NotNow, match=r"33686432 .* are free"):
                 prepare_kernel(GEMM, Small(), asked, context)
+
+
+def test_a_rank_that_comes_late_has_its_share_of_what_was_free_before_the_first(
+    params: Params, tmp_path: Path
+) -> None:
+    asked = params(workload="gemm", dtype="float64", size=100)
+    before = 2 * Small().free_bytes()  # the other rank has taken its half meanwhile
+    prepare_kernel(GEMM, Small(), asked, RankContext(1, 2, str(tmp_path), 1, host_free_bytes=before))
+
+
+def test_numpy_is_not_asked_for_threads_that_it_cannot_use(params: Params, alone: RankContext) -> None:
+    asked = params(workload="stream", dtype="float64", size_bytes=800, threads=2)
+    with pytest.raises(Infeasible, match="threads 2: numpy computes stream in one thread"):
+        prepare_kernel(STREAM, NumpyArrays(), asked, alone)
+
+
+@pytest.mark.parametrize(("cache_bytes", "told"), [(10**6, "fit"), (2000, "partly stay in"), (100, "")])
+def test_arrays_that_fit_a_cache_are_noted(
+    params: Params, alone: RankContext, monkeypatch: pytest.MonkeyPatch, cache_bytes: int, told: str
+) -> None:
+    monkeypatch.setattr("corewise.workloads.kernels.stream.last_level_cache_bytes", lambda: cache_bytes)
+    asked = params(workload="stream", dtype="float64", size_bytes=800)
+    notes = prepare_kernel(STREAM, NumpyArrays(), asked, alone).notes()
+    wanted = f"its arrays (2400 bytes) {told} the last-level caches ({cache_bytes})"
+    assert notes == ((f"{wanted}: this is not the bandwidth of the memory",) if told else ())
 
 
 def test_a_name_that_is_no_parameter_suggests_the_nearest(params: Params, alone: RankContext) -> None:
@@ -101,9 +135,11 @@ def test_free_memory_is_the_least_of_the_machine_and_every_group_above(tmp_path:
     assert free_host_bytes(str(proc), str(groups)) == 4000 * 1024
     (proc / "self" / "cgroup").write_text("0::/job/step\n")
     make_group(groups, "job/step", "max", 10, 0)
+    assert whole_host_bytes(str(proc), str(groups)) == 9000 * 1024
     assert free_host_bytes(str(proc), str(groups)) == 4000 * 1024
     make_group(groups, "job", "1000000", 300_000, 50_000)
     assert free_host_bytes(str(proc), str(groups)) == 750_000
+    assert whole_host_bytes(str(proc), str(groups)) == 1_000_000
     make_group(groups, "job", "1000", 300_000, 0)
     assert free_host_bytes(str(proc), str(groups)) == 0
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,23 @@ torch = pytest.importorskip("torch")
 from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
 from corewise.runtimes.torch import breakdown as taking_apart  # noqa: E402
-from corewise.runtimes.torch.breakdown import Effort, WrongNumbers, break_down, refuse  # noqa: E402
+from corewise.runtimes.torch import breakdown_rounds  # noqa: E402
+from corewise.runtimes.torch.breakdown import break_down, check, refuse  # noqa: E402
 from corewise.runtimes.torch.breakdown_alone import Alone, Timed, compare, make_sets, run_alone, time_alone  # noqa: E402
 from corewise.runtimes.torch.breakdown_inputs import Maker, copied, wanted  # noqa: E402
 from corewise.runtimes.torch.breakdown_record import Met, Watch, as_called  # noqa: E402
-from corewise.runtimes.torch.breakdown_work import flops_of, problem_of  # noqa: E402
+from corewise.runtimes.torch.breakdown_rounds import Effort  # noqa: E402
 from corewise.runtimes.torch.cache_size import (  # noqa: E402
     UNKNOWN_BYTES,
     UNKNOWN_CORE_BYTES,
     core_cache_bytes,
     last_level_cache_bytes,
 )
-from corewise.workloads.breakdown import Breakdown, from_json, shares  # noqa: E402
+from corewise.workloads.breakdown import Breakdown, from_json, shares, typical  # noqa: E402
 from corewise.workloads.primitives.problem import parse_convolution  # noqa: E402
 
 Params = Callable[..., dict[str, Any]]
-BRIEF = Effort(num_rounds=1, seconds_of_steps=0.01, seconds_of_calls=0.001, max_steps=2)
+BRIEF = Effort(num_rounds=1, seconds_of_steps=0.01, seconds_of_calls=0.001, max_steps=2, max_repeats=0)
 CACHE_BYTES = 2**18
 TRANSFORMER = {"layers": 1, "width": 16, "heads": 2, "tokens": 8, "feed_forward": 16, "num_classes": 5}
 
@@ -137,7 +139,7 @@ def test_models_of_other_kinds_are_taken_apart_too(
     found = taken_apart(params(workload=workload, mode=mode, batch=2, **sizes), alone)
     own = [each for each in found.primitives if each.category == operator]
     assert own
-    assert all(each.flops > 0 for each in own)
+    assert all(each.flops for each in own)
     assert [each.why_not_alone for each in found.primitives if each.alone_s is None] == []
 
 
@@ -157,12 +159,15 @@ def test_a_job_asked_for_its_breakdown_brings_it_with_its_samples(
         "def make(batch, mode):\n"
         "    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()), (torch.randn(batch, 8),)\n"
     )
-    asked = {"num_rounds": 1, "seconds_of_steps": 0.01, "seconds_of_calls": 0.001}
+    asked = {"num_rounds": 1, "seconds_of_steps": 0.01, "seconds_of_calls": 0.001, "max_repeats": 0}
     job = prepare({**params(workload=name, batch=3), "bind": "none", "breakdown": asked}, alone)
     assert job.check().passed
     job.step()
+    told: list[str] = []
+    job.tell_phases(told.append)
     found = from_json(job.sampled_facts()["breakdown"])
     assert calls_by_name(found)["linear"] == 1
+    assert told[-1] == "measuring, round 1 of 1"
     job.close()
 
 
@@ -213,8 +218,111 @@ def test_wrong_numbers_are_noticed() -> None:
         assert compare(met) > 1e-3
     watch = Watch(lambda: 0, CACHE_BYTES, 0)
     watch.met[()] = met
-    with pytest.raises(WrongNumbers, match=r"mm 4x5, 5x6 alone differs"):
-        taking_apart._check(watch)
+    checked = check(watch)
+    assert not checked.errors
+    assert "differs from its call in the model by 0.01; 0.0001 is allowed" in checked.wrong[()]
+
+
+CAUSAL = """
+import torch
+from torch import nn
+
+class Causal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.project(x)
+        mask = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        return (x @ x.transpose(1, 2)).masked_fill(mask, float("-inf")).softmax(-1) @ x
+
+def make(batch, mode):
+    return Causal(), (torch.randn(batch, 6, 8),)
+"""
+
+
+def test_a_model_with_a_causal_mask_is_taken_apart(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    found = taken_apart(params(workload=write(CAUSAL), batch=2), alone)
+    masked = next(each for each in found.primitives if each.operator == "masked_fill")
+    assert masked.check_error == 0.0
+    assert masked.alone_s is not None
+    assert [each.operator for each in found.primitives if each.is_wrong_alone] == []
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "error"),
+    [
+        ([1.0, -INF, NAN], [1.0, -INF, NAN], 0.0),
+        ([1.5, -INF], [1.0, -INF], 0.5),
+        ([-INF], [-INF], 0.0),
+        ([1.0, INF], [1.0, -INF], INF),
+        ([1.0, 2.0], [1.0, -INF], INF),
+        ([1.0, -INF], [1.0, 2.0], INF),
+        ([1.0, NAN], [1.0, 2.0], INF),
+    ],
+)
+def test_what_is_not_finite_has_to_be_the_same_and_the_rest_is_compared(
+    got: list[float], expected: list[float], error: float
+) -> None:
+    met = watched(lambda: torch.tensor(expected).clone())
+    met.func = lambda *_: torch.tensor(got)
+    assert met.sample is not None
+    met.sample = replace(met.sample, outputs=(torch.tensor(expected),))
+    assert compare(met) == error
+
+
+def test_a_primitive_with_wrong_numbers_has_no_time_alone_and_the_others_have(
+    params: Params, alone: RankContext, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong_relu(met: Met) -> float:
+        return 0.5 if met.description["operator"] == "relu" else compare(met)
+
+    monkeypatch.setattr(taking_apart, "compare", wrong_relu)
+    found = taken_apart(params(workload=write(NETWORK), batch=2), alone)
+    wrong = [each for each in found.primitives if each.is_wrong_alone]
+    assert {each.operator for each in wrong} == {"relu"}
+    assert {(each.alone_s, each.check_error) for each in wrong} == {(None, None)}
+    assert all("differs from its call in the model by 0.5" in each.why_not_alone for each in wrong)
+    assert all(each.alone_s is not None for each in found.primitives if each.operator != "relu")
+
+
+@pytest.mark.parametrize(
+    ("notes", "num_measured", "num_repeated", "is_disturbed"),
+    [
+        ([[], []], 2, 0, False),
+        ([["others"], [], []], 3, 1, False),
+        ([["others"], ["others"], ["others"], []], 4, 2, True),
+    ],
+)
+def test_a_disturbed_round_is_measured_again_up_to_a_limit(
+    params: Params,
+    alone: RankContext,
+    write: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    notes: list[list[str]],
+    num_measured: int,
+    num_repeated: int,
+    is_disturbed: bool,
+) -> None:
+    left = list(notes)
+    monkeypatch.setattr(breakdown_rounds, "disturbances", lambda metrics, num_cpus: left.pop(0))
+    told: list[str] = []
+    job = prepare(params(workload=write(CAUSAL), batch=1), alone)
+    job.step()
+    found = break_down(job, params(), replace(BRIEF, num_rounds=2, max_repeats=2), told.append)
+    assert not left
+    assert sum(line.startswith("measuring") for line in told) == num_measured
+    assert (found.num_repeated, found.is_disturbed) == (num_repeated, is_disturbed)
+    assert len(found.sums_over_steps) == 2
+    assert found.step_s == typical(
+        [found.steps_s[: len(found.steps_s) // 2], found.steps_s[len(found.steps_s) // 2 :]]
+    )
 
 
 def test_inputs_in_place_are_kept_as_they_were_before_the_call() -> None:
@@ -318,23 +426,6 @@ def test_what_the_model_used_a_moment_before_lies_in_the_cache() -> None:
     assert negated.inputs_cached == [2]
 
 
-def test_work_is_counted_for_strided_grouped_and_one_dimensional_convolutions() -> None:
-    image, weight = torch.randn(2, 8, 9, 9), torch.randn(4, 2, 3, 3)
-    args = (image, weight, None, [2, 2], [1, 1], [1, 1], 4)
-    made = torch.conv2d(*args)
-    assert problem_of("conv2d", args, made) == "g4mb2ic8ih9oc4oh5kh3sh2ph1"
-    assert flops_of("conv2d", args, made) == parse_convolution("g4mb2ic8ih9oc4oh5kh3sh2ph1").flops
-    plain = (image, torch.randn(4, 8, 3, 3))
-    made = torch.conv2d(*plain)
-    assert problem_of("conv2d", plain, made) == "mb2ic8ih9oc4oh7kh3"
-    assert flops_of("conv2d", plain, made) == 2 * made.numel() * 8 * 3 * 3
-    signal, taps = torch.randn(2, 3, 50), torch.randn(5, 3, 7)
-    line = torch.conv1d(signal, taps)
-    assert flops_of("conv1d", (signal, taps), line) == 2 * line.numel() * 3 * 7
-    assert problem_of("convolution", (signal, taps), line) == ""
-    assert flops_of("mm", ("not", "tensors"), None) == 0.0
-
-
 def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> None:
     import os
 
@@ -347,3 +438,20 @@ def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> 
         (folder / "level").write_text(f"{number + 1}\n")
     assert last_level_cache_bytes(False, tmp_path) == 36 * 2**20
     assert core_cache_bytes(tmp_path) == 2**20
+
+
+@pytest.mark.parametrize(("shared", "total"), [(("0-3", "4-7"), 72), (("0-7", "0-7"), 36)])
+def test_last_caches_of_all_cpus_of_the_process_count_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: tuple[str, str], total: int
+) -> None:
+    for cpu in range(8):
+        for number, (size, sharing) in enumerate((("1M", str(cpu)), ("36M", shared[cpu // 4]))):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{number}"
+            folder.mkdir(parents=True)
+            (folder / "size").write_text(f"{size}\n")
+            (folder / "level").write_text(f"{number + 2}\n")
+            (folder / "shared_cpu_list").write_text(f"{sharing}\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(8)))
+    assert last_level_cache_bytes(False, tmp_path) == total * 2**20
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 2})
+    assert last_level_cache_bytes(False, tmp_path) == 36 * 2**20

@@ -58,7 +58,7 @@ def test_other_formats_give_the_right_numbers(job: Callable[..., Any], direction
 
 
 @pytest.mark.parametrize(
-    "problem", ["ic3iw9oc5kw3sw2pw1", "ic3id5oc4kd3", "ic4ih6oc4kh3dh1ph2", "ic3ih8oc5kh1"]
+    "problem", ["ic3ih5oc4oh9kh3", "ic3iw9oc5kw3sw2pw1", "ic3id5oc4kd3", "ic4ih6oc4kh3dh1ph2", "ic3ih8oc5kh1"]
 )
 @pytest.mark.parametrize("direction", ["FWD_I", "BWD_D", "BWD_WB"])
 def test_one_two_and_three_dimensions_are_computed(
@@ -171,7 +171,8 @@ def test_lines_of_older_and_newer_versions_are_read() -> None:
         ({"problem": "ic1ih224oc1oh112kh7sh2"}, "2 before and 3 behind"),
         ({"batch": 4}, "its own minibatch"),
         ({"execution": "script"}, "single operator"),
-        ({"problem": "mb4000000ic512ih200oc512kh1"}, "set args.mb below 4000000"),
+        ({"problem": "ic100000ih100000oc100000kh3"}, "minibatch of 1 needs .* not fit either; .* reduce"),
+        ({"problem": "mb4000000ic512ih200oc512kh1"}, "largest minibatch that fits is [0-9]+: set args.mb to"),
     ],
 )
 def test_what_does_not_exist_is_refused_with_the_reason(
@@ -209,3 +210,32 @@ def test_benchdnns_figures_stand_beside_ours(job: Callable[..., Any], tmp_path: 
     )
     with pytest.raises(MissingPart, match="there is no program"):
         job(benchdnn=str(tmp_path / "none")).check()
+
+
+@pytest.mark.parametrize("direction", ["FWD_B", "FWD_D", "FWD_I"])
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last", "blocked"])
+def test_forward_steps_record_nothing_for_a_backward_pass(
+    job: Callable[..., Any], direction: str, memory_format: str
+) -> None:
+    result = job(direction=direction, memory_format=memory_format).step()
+    assert not result.requires_grad
+
+
+@pytest.mark.parametrize(("known", "kernel"), [("dt", "--dt=f32"), ("cfg", "--cfg=f32")])
+def test_old_and_new_benchdnn_are_told_the_number_formats(
+    job: Callable[..., Any], tmp_path: Any, known: str, kernel: str
+) -> None:
+    program = tmp_path / "benchdnn"
+    program.write_text(
+        "#!/bin/sh\n"
+        'for word in "$@"; do case "$word" in\n'
+        f"  --{known}=*) kernel=$word;;\n"
+        "  --dt=*|--cfg=*) echo \"driver: ERROR: unknown option: conv '$word'\" >&2; exit 2;;\n"
+        "esac; done\n"
+        "echo 'Output template: perf,%engine%,%impl%,%name%,%prb%,%Gops%,%-time%,%0time%'\n"
+        'echo "perf,cpu,$kernel,,ic1,2,4,5"\n'
+    )
+    program.chmod(0o755)
+    made = job(benchdnn=str(program))
+    made.check()
+    assert made.facts()["benchdnn_kernel"] == kernel

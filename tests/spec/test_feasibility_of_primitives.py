@@ -9,7 +9,7 @@ from corewise.spec.expressions import Expression
 from corewise.spec.feasibility import Circumstances, MachineView, reasons_against
 from corewise.workloads.registry import find_workload
 
-MACHINE = MachineView(num_cores=4, num_cpus=4)
+MACHINE = MachineView(num_cores=4, num_cpus=4, memory_bytes=16 * 10**9)
 
 
 def reasons(workload: str, **changes: Any) -> tuple[str, ...]:
@@ -37,9 +37,54 @@ def test_a_primitive_can_be_measured_as_it_comes(workload: str) -> None:
         ("matrix_product", {"args.problem": "3x4:5x6"}, "4 columns, the second 5 rows"),
         ("matrix_product", {"memory_format": "channels_last"}, "is for images"),
         ("lstm_cell", {"dtype": "int8"}, "no dtype int8"),
+        ("convolution", {"args.problem": "ic100000ih100000oc100000kh3"}, "of 1 needs 16000"),
+        ("convolution", {"args.problem": "mb9999ic512ih200oc512kh1"}, "fits is 48: set args.mb to 48"),
+        ("matrix_product", {"args.problem": "999999999x99:99x1"}, "largest number of rows M that fits is"),
+        ("matrix_product", {"args.problem": "2x999999:999999x999999"}, "the second factor: reduce K or N"),
+        ("lstm_cell", {"args.problem": "t9mb999999999sic8"}, "largest minibatch that fits is"),
+        ("lstm_cell", {"args.problem": "t1mb1sic999999"}, "is for the weights: reduce sic, slc or dhc"),
+        ("convolution", {"args.benchdnn": "/nonexistent/benchdnn"}, "args.benchdnn: there is no program"),
+        ("matrix_product", {"args.benchdnn": "/tmp"}, "is no program that may be executed"),
         ("lstm_cell", {"args.reorders": "excluded", "args.direction": "FWD_D"}, "inference only"),
     ],
 )
 def test_what_does_not_exist_has_its_reason(workload: str, changes: dict[str, Any], words: str) -> None:
     (found,) = reasons(workload, **changes)
     assert words in found
+
+
+def test_processes_share_the_memory() -> None:
+    problem = {"args.problem": "mb48ic512ih200oc512kh1"}
+    assert reasons("convolution", **problem) == ()
+    (found,) = reasons("convolution", **problem, processes=2)
+    assert "the largest minibatch that fits is 24" in found
+
+
+@pytest.mark.parametrize("workload", ["convolution", "matrix_product", "lstm_cell"])
+def test_what_is_said_to_fit_does_and_one_more_does_not(workload: str) -> None:
+    own = find_workload(workload)
+    problem, written = {
+        "convolution": ("mb{}ic3ih32oc8kh3ph1", "args.mb to"),
+        "matrix_product": ("{}x70:70x30", "M ="),
+        "lstm_cell": ("t3mb{}sic16", "mb"),
+    }[workload]
+
+    def lack(num: int) -> str | None:
+        params = {"args.problem": problem.format(num), "dtype": "float32", "device": "cpu"}
+        told: str | None = own.lack_of_memory(params, 10**7)  # type: ignore[union-attr]
+        return told
+
+    told = lack(10**9)
+    assert told is not None
+    largest = int(told.rsplit(" ", 1)[1])
+    assert f"{written} {largest}" in told
+    assert lack(largest) is None
+    assert lack(largest + 1) is not None
+
+
+def test_memory_that_is_not_known_refuses_nothing() -> None:
+    own = find_workload("convolution")
+    defaults = {name: 1 if isinstance(a.default, Expression) else a.default for name, a in AXES.items()}
+    params = {"workload": "convolution", "mode": "infer", "runtime": "torch", **defaults, "batch": 1}
+    params["args.problem"] = "ic100000ih100000oc100000kh3"
+    assert reasons_against(params, Circumstances(MachineView(num_cores=4, num_cpus=4), own)) == ()

@@ -10,6 +10,7 @@ from corewise.workloads.primitives.benchdnn import (
     benchdnn_words,
     read_benchdnn_output,
     run_benchdnn,
+    run_first_known,
 )
 
 DEFAULT = """\
@@ -98,3 +99,39 @@ def test_what_the_program_said_instead_of_a_figure_is_told(tmp_path: Path) -> No
     program.chmod(0o755)
     with pytest.raises(BenchdnnError, match="unknown option"):
         run_benchdnn([str(program), "ic1"], 1)
+
+
+def knowing(tmp_path: Path, option: str) -> str:
+    """A program that has one way of naming number formats, and keeps what it is asked."""
+    program = tmp_path / "benchdnn"
+    program.write_text(
+        f"""#!/bin/sh
+        echo "$*" >> {tmp_path}/asked
+        case "$*" in
+          *--{option}=*) echo 'Output template: perf,%engine%,%impl%,%name%,%prb%,%Gops%,%-time%,%0time%'
+            echo 'perf,cpu,jit:{option},,ic1,1,2,3';;
+          *) echo "driver: ERROR: unknown option: conv '--x'" >&2; exit 2;;
+        esac
+        """
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize(("option", "num_asked"), [("dt", 1), ("cfg", 2)])
+def test_an_older_program_is_asked_again_in_its_own_words(
+    tmp_path: Path, option: str, num_asked: int
+) -> None:
+    program = knowing(tmp_path, option)
+    commands = [[program, "--dt=f32:f32:f32", "ic1"], [program, "--cfg=f32", "ic1"]]
+    assert run_first_known(commands, 1).implementation == f"jit:{option}"
+    assert len((tmp_path / "asked").read_text().splitlines()) == num_asked
+
+
+def test_what_is_wrong_with_the_problem_is_not_asked_twice(tmp_path: Path) -> None:
+    program = tmp_path / "benchdnn"
+    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho 'no such problem' >&2\nexit 2\n")
+    program.chmod(0o755)
+    with pytest.raises(BenchdnnError, match="no such problem"):
+        run_first_known([[str(program), "--dt=f32", "ic1"], [str(program), "--cfg=f32", "ic1"]], 1)
+    assert (tmp_path / "asked").read_text() == "asked\n"

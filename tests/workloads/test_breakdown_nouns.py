@@ -12,8 +12,10 @@ from corewise.workloads.breakdown import (
     Primitive,
     conv_problem,
     from_json,
+    low_quartile,
     shares,
     to_json,
+    typical,
 )
 from corewise.workloads.primitives.problem import parse_convolution
 
@@ -66,11 +68,30 @@ def test_the_shares_and_what_lies_between_operators_make_up_the_step() -> None:
     assert sum(each.of_step for each in found) == pytest.approx(1.0)
 
 
-def test_shares_never_exceed_the_whole_where_watched_steps_were_slower() -> None:
-    found = shares(replace(FOUND, step_s=0.5))
-    assert sum(each.of_step for each in found) == pytest.approx(1.0)
-    assert found[-1].in_model_s == pytest.approx(0.5 - 0.7)
-    assert found[-1].of_step == 0.0
+def test_shares_are_of_the_step_and_nothing_negative_lies_between_operators() -> None:
+    slow = replace(FOUND, step_s=0.5)
+    found = shares(slow)
+    assert [each.of_step for each in found] == pytest.approx([1.2, 0.2, 0.0])
+    assert found[-1].in_model_s == 0.0
+    assert slow.between_s is None
+    assert FOUND.between_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("step_s", "is_doubtful"), [(1.0, False), (0.68, False), (0.66, True)])
+def test_operators_that_take_longer_than_their_step_are_doubtful(step_s: float, is_doubtful: bool) -> None:
+    assert replace(FOUND, step_s=step_s).is_doubtful is is_doubtful  # the operators take 0.7 s
+
+
+def test_a_time_is_the_median_over_rounds_of_the_low_quartile() -> None:
+    assert low_quartile([4.0, 1.0, 3.0, 2.0]) == 1.0
+    assert low_quartile([5.0, 4.0, 1.0, 3.0, 2.0]) == 2.0
+    assert typical([[1.0, 9.0, 9.0], [3.0, 90.0], [2.0]]) == 2.0
+    assert typical([[1.0], []]) == 1.0
+
+
+def test_work_that_is_not_counted_has_no_rate() -> None:
+    assert replace(CONV, flops=None).gflop_per_s is None
+    assert ITEM.gflop_per_s == 0.0
 
 
 def test_what_does_not_run_alone_counts_as_in_the_model() -> None:

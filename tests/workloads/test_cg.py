@@ -160,6 +160,15 @@ def test_a_wrong_product_fails_the_check(tmp_path: Path, monkeypatch: pytest.Mon
     assert not run.check().passed
 
 
+def test_the_check_that_comes_closest_to_what_it_allows_is_told(tmp_path: Path) -> None:
+    run: Any = built(NumpyArrays(), tmp_path, "csr", tolerance=1e-4)
+    run.check()
+    reached = run.facts()["residual_history"][-1][1]
+    close = built(NumpyArrays(), tmp_path, "csr", tolerance=reached * 1.001).check()
+    assert close.passed
+    assert close.reference == "the tolerance asked for"
+
+
 def test_a_solver_that_is_not_conjugate_gradients_fails_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

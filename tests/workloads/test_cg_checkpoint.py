@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtimes.xla_frameworks import FRAMEWORKS, Need, need_framework, told_by
 
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.workloads.kernels import cg_solve
@@ -154,6 +157,45 @@ def test_every_part_of_a_problem_makes_it_another(tmp_path: Path, other: dict[st
             System(NumpyArrays(), CG.problem(changed), seed=seed, num_threads=1).load(path)
 
 
+@pytest.mark.parametrize("every", [1, 20])
+def test_the_check_iterates_after_its_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": every}
+    run: Any = CG.build(Setup(NumpyArrays(), "float64", args, seed=0, folder=str(tmp_path), num_threads=1))
+    solver, resume = run._system.solver, run._system.solver.resume
+
+    def wrongly(state: State) -> None:
+        resume(state)
+        solver.p *= 1.01
+
+    monkeypatch.setattr(solver, "resume", wrongly)
+    check = run.check()
+    assert not check.passed
+    assert check.reference == "the residuals without a restart"
+
+
+def test_processes_of_a_trial_have_checkpoints_of_their_own(tmp_path: Path) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": 5}
+    args["checkpoint"] = str(tmp_path / "mine")
+    for rank in (0, 1):
+        run = CG.build(Setup(NumpyArrays(), "float64", args, rank, folder=str(tmp_path), num_threads=1))
+        assert run.check().passed
+        run.close()
+    assert sorted(os.listdir(tmp_path)) == ["mine.0", "mine.1"]
+
+
+def test_a_check_that_fails_leaves_no_copy_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": 5}
+    run: Any = CG.build(Setup(NumpyArrays(), "float64", args, seed=0, folder=str(tmp_path), num_threads=1))
+    monkeypatch.delattr(run._system.solver.__class__, "resume")
+    with pytest.raises(AttributeError):
+        run.check()
+    assert [name for name in os.listdir(tmp_path) if "first" in name] == []
+
+
 @pytest.mark.parametrize("every", [4, 5, 20, 30])
 def test_a_step_with_checkpoints_restarts_in_its_check_and_cleans_up(tmp_path: Path, every: int) -> None:
     args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": every}
@@ -186,11 +228,100 @@ def test_the_command_refuses_mistakes_and_bad_files(
         (["--size", "5", "--device", "cuda"], "torch only"),
         (
             ["--size", "5", "--checkpoint", str(tmp_path / "no" / "file"), "--checkpoint-every", "5"],
-            "No such file",
+            "no checkpoint can be written to .*no/file: No such file or directory",
+        ),
+        (
+            ["--size", "5", "--checkpoint", str(tmp_path)],
+            "no checkpoint can be written to .*: Is a directory",
         ),
     ):
         assert cg_solve.main(["--runtime", "numpy", "--iterations", "5", *words]) == cg_solve.MISTAKE
-        assert reason in capsys.readouterr().err
+        assert re.search(reason, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--threads", "0"), ("--threads", "-1"), ("--seed", "-1")])
+def test_numbers_that_make_no_sense_are_refused_with_their_option(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cg_solve.main(["--size", "5", option, value])
+    assert left.value.code == cg_solve.MISTAKE
+    assert f"argument {option}: must be a whole number of at least" in capsys.readouterr().err
+
+
+def test_fewer_iterations_than_a_checkpoint_has_are_its_first_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--runtime", "numpy", "--size", "8", "--checkpoint", str(tmp_path / "c")]
+    words += ["--checkpoint-every", "10", "--iterations"]
+    assert cg_solve.main([*words, "30"]) == cg_solve.DONE
+    whole = histories(capsys.readouterr().out)
+    assert cg_solve.main([*words, "20"]) == cg_solve.DONE
+    told = capsys.readouterr()
+    assert histories(told.out) == whole[:21]
+    assert "has iterated 30 times already; these are the first 20" in told.err
+
+
+def test_a_full_disk_is_told_before_solving_and_while_solving(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c"
+    words = ["--runtime", "numpy", "--size", "8", "--checkpoint", str(path), "--iterations", "50"]
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert cg_solve.main(words) == cg_solve.FAILED
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert re.search(rf"the checkpoint {path} of \d+ bytes has no room: .* 1000 bytes free", told.err)
+    monkeypatch.undo()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert cg_solve.main(words) == cg_solve.FAILED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    told = capsys.readouterr()
+    assert re.search(rf"the checkpoint {path} of \d+ bytes could not be written: File too large", told.err)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_restart_under_other_conditions_warns_of_last_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    words = ["--size", "6", "--checkpoint", str(tmp_path / "c"), "--checkpoint-every", "5", "--iterations"]
+    words = ["--threads", "1", *words]
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    assert cg_solve.main([*words, "5"]) == cg_solve.DONE
+    kept = json.loads((tmp_path / "c").read_bytes().split(b"\n")[1])["conditions"]
+    assert {"version of torch", "version of numpy", "cpu_capability"} <= set(kept)
+    assert cg_solve.main([*words, "10"]) == cg_solve.DONE
+    assert "last bits" not in capsys.readouterr().err
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert cg_solve.main([*words, "15"]) == cg_solve.DONE
+    told = capsys.readouterr().err
+    assert "the last bits may differ from an unbroken run: MKL_CBWR not set then, COMPATIBLE now" in told
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_frameworks_take_the_threads_they_are_given(need: Need, framework: str, tmp_path: Path) -> None:
+    need_framework(need, framework)
+    source = f"""
+import json, os, sys
+for name in ("PJRT_NPROC", "TF_NUM_INTRAOP_THREADS"):
+    os.environ.pop(name, None)
+from corewise.workloads.kernels import cg_solve
+assert "numpy" not in sys.modules
+words = ["--runtime", "{framework}", "--size", "4", "--iterations", "2", "--threads", "1"]
+assert cg_solve.main(words) == 0
+if "{framework}" == "jax":
+    from corewise.runtimes.jax.settings import num_pool_threads
+    print(json.dumps(num_pool_threads()))
+else:
+    from corewise.runtimes.tensorflow.settings import process_facts
+    print(json.dumps(process_facts("cpu", 0)["num_threads"]))
+"""
+    assert told_by(source, {}, tmp_path) == 1
 
 
 def test_the_command_ends_at_its_tolerance(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,21 @@ def test_the_largest_that_fits_keeps_the_proportions() -> None:
     assert GEMM.largest_that_fits({"size": 100}, "float64", 10) == {"size": 100}
 
 
+@pytest.mark.parametrize(
+    ("args", "free_bytes", "offered"),
+    [
+        ({"size": 10, "m": 10**9}, 3 * 10**10, {"size": 1}),  # 8·(2·10⁹ + 1) bytes
+        ({"size": 10, "m": 10**9}, 10**9, {"m": 6_249_995}),  # not even with size 1: m goes down
+        ({"size": 10**6, "k": 100}, 10**9, {"size": 11_080}),
+        ({"size": 7, "m": 10**6, "n": 10**6}, 10**10, {"m": 35_348, "n": 35_348}),
+    ],
+)
+def test_only_what_must_shrink_does(args: dict[str, Any], free_bytes: int, offered: dict[str, int]) -> None:
+    fitting = GEMM.largest_that_fits(args, "float64", free_bytes)
+    assert fitting == {**args, **offered}
+    assert GEMM.needed_bytes(fitting, "float64") <= free_bytes
+
+
 class Spoilt(NumpyArrays):
     """NumPy whose product is changed afterwards."""
 
@@ -79,3 +94,56 @@ def test_the_check_reads_large_matrices_in_blocks(tmp_path: Path, monkeypatch: p
     args = {"m": 40, "n": 33, "k": 21}
     assert GEMM.build(Setup(NumpyArrays(), "float64", args, 0, str(tmp_path), 1)).check().passed
     assert not GEMM.build(Setup(Spoilt(one_element), "float64", args, 0, str(tmp_path), 1)).check().passed
+
+
+class Short(NumpyArrays):
+    """NumPy whose numbers are rounded to bfloat16, with something done to the product."""
+
+    def __init__(self, change: Any = None) -> None:
+        super().__init__()
+        self.change = change
+
+    def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+        return short(super().normal(shape, "float32", seed))
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return super().zeros(shape, "float32")
+
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        product = short(np.matmul(a, b))
+        if self.change is not None:
+            self.change(product)
+        return product
+
+
+def short(array: Any) -> Any:
+    """Rounded to 8 bits, half away from zero."""
+    return ((array.view(np.uint32) + 2**15) & np.uint32(2**32 - 2**16)).view(np.float32)
+
+
+def zero_in_every_row(product: Any) -> None:
+    columns = np.random.default_rng().integers(0, product.shape[1], product.shape[0])
+    product[np.arange(product.shape[0]), columns] = 0
+
+
+def zero_in_the_last_row(product: Any) -> None:
+    product[-1, np.argmax(np.abs(product[-1]))] = 0
+
+
+@pytest.mark.parametrize("change", [zero_in_every_row, zero_in_the_last_row])
+def test_a_zero_in_a_long_row_of_short_numbers_fails_the_check(change: Any, tmp_path: Path) -> None:
+    args = {"m": 64, "n": 2048, "k": 256}
+    assert GEMM.build(Setup(Short(), "bfloat16", args, 0, str(tmp_path), 1)).check().passed
+    assert not GEMM.build(Setup(Short(change), "bfloat16", args, 0, str(tmp_path), 1)).check().passed
+
+
+def test_rows_of_zeros_are_right_when_their_product_is_zero(tmp_path: Path) -> None:
+    class WithZeros(NumpyArrays):
+        def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+            array = super().normal(shape, dtype, seed)
+            array[0] = 0
+            return array
+
+    args = {"m": 5, "n": 3, "k": 1}  # all of B is zero then
+    check = GEMM.build(Setup(WithZeros(), "float64", args, 0, str(tmp_path), 1)).check()
+    assert (check.error, check.passed) == (0.0, True)

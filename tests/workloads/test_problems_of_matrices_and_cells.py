@@ -37,6 +37,11 @@ def test_products_survive_being_written_and_read_again(
         ("10xa30:30x5", 3, "whole numbers"),
         ("10x0:30x5", 3, "whole numbers"),
         ("10:10x5", 2, "two sizes"),
+        ("99999999999999x5:5x6", 0, "99999999999999 is larger than any memory"),
+        ("4x" + "9" * 5000 + ":5x6", 2, "a number of 5000 digits is larger than any memory"),
+        ("4x\u0665:5x6", 2, "whole numbers"),
+        ("4x5x:5x6", 4, "whole numbers"),
+        ("x".join("1" * 13) + ":1x1", 25, "at most 12 sizes, not 13"),
         ("2x10x30:30x5", 8, "3 dimensions, the second 2"),
         ("2x10x30:3x30x5", 8, "batches of 2 and of 3"),
         ("10x30:30x5:10x6", 11, "given as 10x6, the factors give 10x5"),
@@ -52,6 +57,9 @@ def test_a_product_that_does_not_fit_is_pointed_at(text: str, place: int, words:
 
 def test_a_product_may_have_a_name() -> None:
     assert parse_matrix_product('10x30:30x20n"bert:1"').name == "bert:1"
+    named = parse_matrix_product('4x5:5x6_n"q"')
+    assert (named.name, named.destination_shape, str(named)) == ("q", (4, 6), '4x5:5x6:4x6_n"q"')
+    assert parse_matrix_product(str(named)) == named
 
 
 def test_the_work_of_a_product_is_counted_by_format() -> None:

@@ -89,9 +89,9 @@ class Spoilt(NumpyArrays):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_wrong_first_or_last_element_fails_the_check(operation: str, place: int, tmp_path: Path) -> None:
-    args = {"operation": operation, "size_bytes": 10**6}
+@pytest.mark.parametrize("place", [0, 123_457, 2**19 + 5, -1])
+def test_a_wrong_element_fails_the_check(operation: str, place: int, tmp_path: Path) -> None:
+    args = {"operation": operation, "size_bytes": 8 * (2**19 + 11)}
     setup = Setup(Spoilt(place, 1e-6), "float64", args, 0, str(tmp_path), 1)
     assert not STREAM.build(setup).check().passed
 

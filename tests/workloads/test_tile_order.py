@@ -1,5 +1,6 @@
 """The order of a tiled product: every product once, no more tiles than fit, few reads."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +97,27 @@ def test_a_tenth_of_the_memory_reads_far_less_than_two_tiles_a_product_and_keeps
     assert block is not None
     assert block.num_buffers >= min(block.num_rows, block.num_columns) + 1 + PREFETCHED
     assert count_reads(ordered_products((8, 8, 8), block)) < 8**3 * 0.7
+
+
+@given(shapes, st.integers(LEAST_TILES, 60), st.integers(1, 12))
+def test_a_block_has_no_more_tiles_of_c_than_a_kill_may_cost(
+    shape: tuple[int, int, int], num_tiles: int, most: int
+) -> None:
+    block = choose_block(shape, num_tiles, most)
+    assert block is not None
+    assert block.num_sums <= most
+    assert block.num_tiles <= num_tiles
+    products = ordered_products(shape, block)
+    assert len(products) == shape[0] * shape[1] * shape[2]
+    assert most_held(products) <= block.num_held
+    assert most_sums(products) <= most
+
+
+@pytest.mark.parametrize(("num_tiles", "more"), [(19, 1.15), (40, 1.25), (64, 1.0), (192, 1.0)])
+def test_smaller_blocks_read_hardly_more_because_the_memory_they_leave_is_used(
+    num_tiles: int, more: float
+) -> None:
+    shape = (8, 8, 8)
+    blocks = [choose_block(shape, num_tiles, most) for most in (None, 4)]
+    free, capped = (count_reads(ordered_products(shape, block)) for block in blocks if block)
+    assert capped <= more * free

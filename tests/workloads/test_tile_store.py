@@ -64,6 +64,13 @@ def test_a_flipped_bit_anywhere_is_found_and_the_file_named(matrix: TileFolder) 
             matrix.read((1, 1), np.empty(400))
         flip_bit(path, place)
     matrix.read((1, 1), np.empty(400))
+    page = path.read_bytes()[:HEADER_BYTES]
+    for name in (b"mine", b'"A"', b"float64", b"crc32", b"shape"):
+        place = page.index(name) + 2 - (name == b'"A"')
+        flip_bit(path, place)
+        with pytest.raises(BadTile, match=r"A_00001_00001\.tile is damaged: its header"):
+            matrix.read((1, 1), np.empty(400))
+        flip_bit(path, place)
     flip_bit(path, 0)
     with pytest.raises(BadTile, match="no tile file"):
         matrix.read((1, 1), np.empty(400))
@@ -142,6 +149,13 @@ def test_a_matrix_in_npy_is_read_by_tiles(tmp_path: Path) -> None:
     os.truncate(tmp_path / "m.npy", matrix.offset + whole.nbytes - 4)
     with pytest.raises(BadTile, match=r"m\.npy is cut short: row 32 is not whole"):
         matrix.read((2, 3), buffer)
+
+
+def test_an_npy_without_numbers_is_refused(tmp_path: Path) -> None:
+    for shape in ((0, 200), (200, 0)):
+        np.save(tmp_path / "m.npy", np.empty(shape))
+        with pytest.raises(ValueError, match=rf"m\.npy holds a matrix of {shape[0]} rows and {shape[1]} col"):
+            open_npy(tmp_path / "m.npy", 16)
 
 
 def test_an_npy_that_is_no_matrix_of_numbers_is_refused(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from device_apart import DeviceApart
 from corewise.machine.pinning import is_helper
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.numpy.arrays import NumpyArrays
-from corewise.workloads.kernels import tiled_product_run
+from corewise.workloads.kernels import tiled_product_multiply, tiled_product_run
 from corewise.workloads.kernels.base import Setup
 from corewise.workloads.kernels.tile_check import check_product
-from corewise.workloads.kernels.tile_store import TileFolder
+from corewise.workloads.kernels.tile_engine import Factors, Report
+from corewise.workloads.kernels.tile_sources import open_npy
+from corewise.workloads.kernels.tile_store import Grid, TileFolder
 from corewise.workloads.kernels.tiled_product import TILED_PRODUCT
 from corewise.workloads.kernels.tiled_product_command import main
 from corewise.workloads.kernels.tiled_product_run import resident_bytes, tiles_within
@@ -42,7 +44,7 @@ def arrays(request: pytest.FixtureRequest) -> Any:
     return TorchArrays()
 
 
-def built(arrays: Any, folder: Path, dtype: str = "float32", **args: Any) -> Any:
+def built(arrays: Any, folder: Path, dtype: str = "float32", /, **args: Any) -> Any:
     args = {**TILED_PRODUCT.parameters, **args}
     return TILED_PRODUCT.build(Setup(arrays, dtype, args, seed=2, folder=str(folder), num_threads=1))
 
@@ -120,6 +122,43 @@ def test_the_check_from_the_files_finds_one_wrong_number(tmp_path: Path) -> None
     tile[2, 7] += 0.1
     c.write((3, 1), tile)
     assert not check_product(run._factors, np.empty(1024, np.float32), lambda *_: None).passed
+
+
+def factors_of(folder: Path, a: Any, b: Any) -> Any:
+    """The factors as .npy files with their product beside them."""
+    for name, matrix in (("a", a), ("b", b)):
+        np.save(folder / f"{name}.npy", matrix)
+    c = TileFolder(folder, "C", Grid(len(a), b.shape[1], 16), str(a.dtype))
+    product = a @ b
+    for row, column in c.grid.tiles():
+        c.write((row, column), product[16 * row : 16 * row + 16, 16 * column : 16 * column + 16])
+    return Factors(open_npy(folder / "a.npy", 16), open_npy(folder / "b.npy", 16), c)
+
+
+@pytest.mark.parametrize("zeros", ["a row of A", "all of B"])
+def test_rows_of_zeros_are_right_if_they_are_exact(tmp_path: Path, zeros: str) -> None:
+    a, b = (np.random.default_rng(n).standard_normal((40, 40)) for n in (1, 2))
+    if zeros == "all of B":
+        b[:] = 0
+    else:
+        a[7] = 0
+    factors, buffer = factors_of(tmp_path, a, b), np.empty(256)
+    assert check_product(factors, buffer, lambda *_: None).passed
+    tile = factors.c.read((0, 0), buffer).copy()
+    tile[7, 3] = 1e-30
+    factors.c.write((0, 0), tile)
+    assert not check_product(factors, buffer, lambda *_: None).passed
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_factor_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    for wrong in (np.nan, np.inf):
+        a, b = np.ones((40, 40)), np.ones((40, 40))
+        b[20, 33] = wrong
+        with pytest.raises(ValueError, match=rf"b\.npy is not finite: row 20, column 33 .* is {wrong}"):
+            check_product(factors_of(tmp_path, a, b), np.empty(256), lambda *_: None)
+        with pytest.raises(ValueError, match=r"a\.npy is not finite: row 20"):
+            check_product(factors_of(tmp_path, b, a), np.empty(256), lambda *_: None)
 
 
 def test_a_damaged_tile_stops_the_product_and_is_named(arrays: Any, tmp_path: Path) -> None:
@@ -249,6 +288,100 @@ def test_a_folder_of_another_product_is_refused(tmp_path: Path, capsys: pytest.C
     assert "holds tiles of another product" in capsys.readouterr().err
 
 
+def test_a_study_in_a_folder_of_another_product_is_refused(tmp_path: Path) -> None:
+    built(NumpyArrays(), tmp_path, size=40, tile=16, folder=str(tmp_path)).close()
+    again = built(NumpyArrays(), tmp_path, size=40, tile=16, folder=str(tmp_path))
+    assert again.check().passed
+    again.close()
+    with pytest.raises(Infeasible, match=r'holds tiles of another product .*\[40, 40, 40\].*"seed": 2'):
+        built(NumpyArrays(), tmp_path, size=48, tile=16, folder=str(tmp_path))
+
+
+def test_two_commands_in_one_folder_are_one_too_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--size", "40", "--tile", "16", "--folder", str(tmp_path / "tiles-2"), "--runtime", "numpy"]
+    running = built(NumpyArrays(), tmp_path, size=40, tile=16, folder=str(tmp_path))
+    unfinished = tmp_path / "tiles-2" / ".C_00000_00000.tile.7"
+    unfinished.write_bytes(b"half a tile")
+    assert main([*words, "--seed", "2"]) == 2
+    assert re.search(r"process \d+ on .* is at work in .*; wait for it", capsys.readouterr().err)
+    assert unfinished.exists()
+    running.close()
+    assert main([*words, "--seed", "2"]) == 0
+    assert not unfinished.exists()
+
+
+def test_the_part_of_moving_that_cost_no_time_is_told_by_what_was_waited_for() -> None:
+    spent = {"multiply_s": 2.0, "read_s": 4.0, "write_s": 1.0, "wait_s": 0.5, "last_writes_s": 0.5}
+    report = Report(wall_s=10.0, num_tiles_read=1, num_tiles_written=1, **spent)
+    assert report.facts()["overlap"] == 0.8
+
+
+def test_a_block_is_a_minute_of_work_and_the_command_tells_what_a_kill_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tiled_product_multiply, "_seconds_of_tile", lambda *_: 25.0)
+    words = ["--size", "128", "--tile", "16", "--memory", "64G", "--runtime", "numpy", "--folder"]
+    assert main([*words, str(tmp_path / "a")]) == 0
+    assert "a kill costs up to 1e+02 s of work: 2x2 tiles" in capsys.readouterr().err
+    monkeypatch.setattr(tiled_product_multiply, "_seconds_of_tile", lambda *_: 0.001)
+    assert main([*words, str(tmp_path / "b"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["block_of_sums"] == [8, 8]
+    assert found["kill_costs_s"] == pytest.approx(0.064)
+
+
+def test_threads_are_set_before_numpy_is_loaded(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from corewise.workloads.kernels.tiled_product_command import main
+assert "numpy" not in sys.modules
+assert main(sys.argv[1:]) == 0
+from corewise.machine.pinning import read_thread_masks
+masks = read_thread_masks().values()
+print(sum(mask.name != "tile_io" for mask in masks))  # those that read and write may not be gone yet
+"""
+    words = ["--size", "64", "--folder", str(tmp_path), "--runtime", "numpy", "--json", "--threads"]
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    for num_threads in (1, 2):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *words, str(num_threads)],
+            capture_output=True,
+            text=True,
+            env=clean,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert int(ran.stdout.splitlines()[-1]) <= num_threads
+
+
+def test_torch_takes_the_threads_it_is_given(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (2, 1):
+            words = ["--size", "64", "--folder", str(tmp_path), "--threads", str(num_threads), "--json"]
+            assert main(words) == 0
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("module", ["tiled_product_command", "cg_solve"])
+def test_without_numpy_the_commands_say_so(module: str, tmp_path: Path) -> None:
+    program = f"""
+import sys
+sys.modules["numpy"] = None
+from corewise.workloads.kernels.{module} import main
+sys.exit(main(sys.argv[1:]))
+"""
+    words = ["--size", "8"] + (["--folder", str(tmp_path)] if module != "cg_solve" else [])
+    ran = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "numpy is not installed for this Python" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
 def test_own_matrices_of_any_shape_are_multiplied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(1)
     a, b = random.standard_normal((70, 45)), random.standard_normal((45, 101))
@@ -259,8 +392,6 @@ def test_own_matrices_of_any_shape_are_multiplied(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["check_passed"]
     path = next((tmp_path / "t").glob("C_*"))
     problem = json.loads(path.read_bytes()[:4096])["problem"]
-    from corewise.workloads.kernels.tile_store import Grid
-
     c = whole(TileFolder(tmp_path / "t", "C", Grid(70, 101, 16), "float64", problem))
     assert np.allclose(c, a @ b)
     assert main([*words, "--b", str(tmp_path / "a.npy"), "--runtime", "numpy"]) == 2
@@ -281,7 +412,13 @@ def test_without_a_gpu_the_command_says_so(
     ("words", "reason"),
     [
         (["--size", "64", "--memory", "lots"], "--memory takes bytes"),
+        (["--size", "64", "--memory", "infG"], "--memory takes bytes"),
         (["--size", "64", "--memory", "1K"], "too few"),
+        (["--size", "64", "--seed", "-1"], "argument --seed: must be a whole number of at least 0"),
+        (["--size", "64", "--threads", "0"], "argument --threads: must be a whole number of at least 1"),
+        (["--size", "64", "--threads", "-1"], "argument --threads: must be a whole number of at least 1"),
+        (["--size", "0"], "argument --size: must be a whole number of at least 1"),
+        (["--a", "x.npy", "--b", "y.npy", "--size", "77"], "--size is for random matrices"),
         (["--a", "x.npy"], "go together"),
         (["--a", "x.npy", "--b", "y.npy"], "No such file.*x.npy"),
         (["--a", __file__, "--b", __file__], "is no .npy file"),
@@ -292,5 +429,9 @@ def test_without_a_gpu_the_command_says_so(
 def test_mistakes_are_told_with_what_to_do(
     words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--folder", str(tmp_path), "--runtime", "numpy", *words]) == 2
+    try:
+        code: Any = main(["--folder", str(tmp_path), "--runtime", "numpy", *words])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2
     assert re.search(reason, capsys.readouterr().err)

@@ -30,8 +30,10 @@ def primitives_chart(answer: Answer) -> Chart:
         caption=(
             f"Time of all calls of a primitive in one step of {duration(answer.breakdown.step_s)}: in the "
             "model, alone on inputs of the same shape, layout and number format"
-            f"{', and at the ceiling' if has_ceilings else ''}; medians. "
-            f"The {counted(len(drawn), 'primitive')} drawn are {share_words(covered)} of the step"
+            f"{', and at the ceiling' if has_ceilings else ''}. "
+            f"The {counted(len(drawn), 'primitive')} drawn are "
+            f"{'more than' if answer.breakdown.is_doubtful else share_words(covered) + ' of'} the step"
+            f"{', which makes them doubtful' if answer.breakdown.is_doubtful else ''}"
             f"{f'; {left:,} shorter ones are not drawn' if left else ''}."
         ),
         alt=(

@@ -8,6 +8,7 @@ from corewise.machine.ceilings import Ceilings, Roof
 from corewise.workloads.breakdown import BETWEEN, Breakdown, Primitive, Share, shares
 
 WITHIN = (0.9, 1.1)  # where the sum of the primitives should lie, over the step
+MIN_JUDGED = 0.9  # of a kind of work, by time, from which on a ceiling tells of it
 FLOATS = ("float64", "float32", "tf32", "bfloat16", "float16")
 
 
@@ -16,8 +17,8 @@ class JudgedPrimitive:
     """A primitive, and the least time that all its calls could take on this machine."""
 
     primitive: Primitive
-    share: float  # of the step
-    ceiling_s: float | None = None  # None: not known, or it moves nothing
+    share: float  # of the step, by the time in the model
+    ceiling_s: float | None = None  # None: not known, its work is not counted, or it moves nothing
     limit: str = ""  # memory | compute
 
     @property
@@ -43,20 +44,23 @@ class JudgedPrimitive:
 
 @dataclass(frozen=True)
 class JudgedShare:
-    """A kind of work, and the least time it could take; None where that is not known of any of it."""
+    """A kind of work, and the least time that those of its primitives could take of which it is known."""
 
     share: Share
-    ceiling_s: float | None
+    ceiling_s: float | None = None  # None: known of too little of it
+    judged_s: float = 0.0  # time in the model of those
 
     @property
     def fraction(self) -> float | None:
-        if self.ceiling_s is None or self.share.in_model_s <= 0:
+        """Of what the machine attains, by the primitives that are judged."""
+        if self.ceiling_s is None or self.judged_s <= 0:
             return None
-        return self.ceiling_s / self.share.in_model_s
+        return self.ceiling_s / self.judged_s
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return {**asdict(self.share), "ceiling_s": self.ceiling_s, "fraction_of_ceiling": self.fraction}
+        own = {"ceiling_s": self.ceiling_s, "judged_s": self.judged_s, "fraction_of_ceiling": self.fraction}
+        return {**asdict(self.share), **own}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +79,10 @@ class Answer:
     ceilings_of: str  # when and where they were measured; "" without
 
     @property
-    def is_within(self) -> bool:
-        """True when the primitives alone add up to the step."""
+    def is_within(self) -> bool | None:
+        """True when the primitives alone add up to the step; None where the breakdown is doubtful."""
+        if self.breakdown.is_doubtful:
+            return None
         return WITHIN[0] <= self.breakdown.sum_over_step <= WITHIN[1]
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +98,11 @@ class Answer:
             "alone_s": found.alone_s,
             "sum_over_step": found.sum_over_step,
             "sum_over_step_by_round": list(found.sums_over_steps),
-            "between_operators_s": found.step_s - found.in_model_s,
+            "within": self.is_within,
+            "disturbed": found.is_disturbed,
+            "doubtful": found.is_doubtful,
+            "num_repeated": found.num_repeated,
+            "between_operators_s": found.between_s,
             "watched_step_s": found.watched_step_s,
             "call_cost_s": found.call_cost_s,
             "num_checked": found.num_checked,
@@ -115,9 +125,9 @@ def judged_primitives(
     roofs: dict[str, Roof] = {}
     judged = []
     for each in found.primitives:
-        share = each.in_model_s / max(found.step_s, found.in_model_s)
+        share = each.in_model_s / found.step_s
         least = None
-        if ceilings is not None and each.traffic_bytes > 0:
+        if ceilings is not None and each.flops is not None and each.traffic_bytes > 0:
             dtype = _computed_in(each, params)
             if dtype not in roofs:
                 roofs[dtype] = ceilings.roof(
@@ -139,9 +149,10 @@ def judged_shares(found: Breakdown, primitives: Sequence[JudgedPrimitive]) -> li
     judged = []
     for share in shares(found):
         own = [each for each in primitives if each.primitive.category == share.category]
-        known = [each.ceiling_s for each in own if each.ceiling_s is not None]
-        told = sum(known) if known and share.category != BETWEEN else None
-        judged.append(JudgedShare(share, told))
+        known = [(each.ceiling_s, each.primitive.in_model_s) for each in own if each.ceiling_s is not None]
+        judged_s = sum(in_model_s for _, in_model_s in known)
+        tells = known and share.category != BETWEEN and judged_s >= MIN_JUDGED * share.in_model_s
+        judged.append(JudgedShare(share, sum(least_s for least_s, _ in known) if tells else None, judged_s))
     return judged
 
 

@@ -48,7 +48,7 @@ def _shares_table(answer: Answer) -> Table:
             each.share.num_calls or None,
             each.share.in_model_s,
             each.share.alone_s,
-            each.share.of_step,
+            None if answer.breakdown.is_doubtful else each.share.of_step,
             each.fraction,
         ]
         for each in answer.shares
@@ -60,7 +60,7 @@ def _shares_table(answer: Answer) -> Table:
             None,
             found.in_model_s,
             found.alone_s,
-            found.in_model_s / found.step_s,
+            None if found.is_doubtful else found.in_model_s / found.step_s,
             None,
         ],
         ["the step", None, found.step_s, None, 1.0, None],
@@ -78,9 +78,9 @@ def _primitives_table(answer: Answer) -> Table:
         Column(key="layout", title="layout"),
         Column(key="dtype", title="number format"),
         Column(key="calls", title="calls", kind="number"),
-        Column(key="in_model_s", title="in the model", kind="seconds", hint="all calls of a step, median"),
+        Column(key="in_model_s", title="in the model", kind="seconds", hint="all calls of a step"),
         Column(key="share", title="share", kind="percent"),
-        Column(key="alone_s", title="alone", kind="seconds", hint="as many calls, median"),
+        Column(key="alone_s", title="alone", kind="seconds", hint="as many calls"),
         Column(key="best_s", title="alone, best", kind="seconds"),
         Column(key="ratio", title="model/alone", kind="number", hint="above 1: the surroundings' tax"),
         Column(key="gflops", title="rate", kind="number", unit="Gflop/s"),
@@ -96,9 +96,10 @@ def _primitives_table(answer: Answer) -> Table:
     rows: list[list[Any]] = []
     for each in answer.primitives:
         own = each.primitive
+        share = None if answer.breakdown.is_doubtful else each.share
         rows.append([
             label(each), own.category, own.phase, own.parameters, own.layout, own.dtype, own.num_calls,
-            own.in_model_s, each.share, own.alone_s, own.alone_best_s, own.model_over_alone,
+            own.in_model_s, share, own.alone_s, own.alone_best_s, own.model_over_alone,
             own.gflop_per_s or None, own.gbyte_per_s or None, each.ceiling_s, each.fraction,
             each.limit or None, own.cached_share, own.new_pages, own.new_pages_s,
             own.check_error,

@@ -29,12 +29,46 @@ def label(judged: JudgedPrimitive) -> str:
 
 
 def summary(answer: Answer) -> list[str]:
-    """The answer, the most important first."""
-    return [
-        sentence
-        for sentence in (_most(answer), _sum(answer), *_losses(answer), _pages(answer), _unknown(answer))
-        if sentence
-    ]
+    """The answer, the most important first; of a doubtful one only why, of a disturbed one no losses."""
+    rest = [_wrong(answer), _unknown(answer)]
+    if answer.breakdown.is_doubtful:
+        told = [_doubt(answer), _sum(answer), *rest]
+    elif answer.breakdown.is_disturbed:
+        told = [_disturbed(answer), _most(answer), _sum(answer), _pages(answer), *rest]
+    else:
+        told = [_most(answer), _sum(answer), *_losses(answer), _pages(answer), *rest]
+    return [sentence for sentence in told if sentence]
+
+
+def _doubt(answer: Answer) -> str:
+    found = answer.breakdown
+    if found.notes:
+        why = f"the machine was not quiet ({found.notes[0]})"
+    else:
+        why = "the step changed its pace between steps that were watched and those that were not"
+    return (
+        f"This breakdown is doubtful: its operators took {duration(found.in_model_s)} in the model, longer "
+        f"than the step of {duration(found.step_s)} that they are part of; {why}. Shares and losses are "
+        "not told: measure again on a quiet machine."
+    )
+
+
+def _disturbed(answer: Answer) -> str:
+    return (
+        f"The machine was not quiet ({answer.breakdown.notes[0]}): shares are rough, what lies between "
+        "operators is overstated, and losses are not told."
+    )
+
+
+def _wrong(answer: Answer) -> str:
+    wrong = [each for each in answer.primitives if each.primitive.is_wrong_alone]
+    if not wrong:
+        return ""
+    more = f" ({len(wrong) - 1} more: --all names them)" if len(wrong) > 1 else ""
+    return (
+        f"{label(wrong[0])} is not timed alone, and counts as in the model: "
+        f"{wrong[0].primitive.why_not_alone}{more}."
+    )
 
 
 def _most(answer: Answer) -> str:
@@ -69,14 +103,13 @@ def _unknown(answer: Answer) -> str:
 
 def _sum(answer: Answer) -> str:
     found = answer.breakdown
-    between = found.step_s - found.in_model_s
     told = (
         f"A step takes {duration(found.step_s)}. Its primitives take {duration(found.in_model_s)} in the "
         f"model and {duration(found.alone_s)} alone, {share_words(found.sum_over_step)} of the step"
     )
-    if between >= 0:
-        told += f"; {share_words(between / found.step_s)} lies between operators"
-    if not answer.is_within:
+    if found.between_s is not None:
+        told += f"; {share_words(found.between_s / found.step_s)} lies between operators"
+    if answer.is_within is False:
         low, high = (share_words(each) for each in WITHIN)
         told += f". That is not within {low} to {high}: {_why_not_within(answer)}"
     return told + "."
@@ -85,11 +118,11 @@ def _sum(answer: Answer) -> str:
 def _why_not_within(answer: Answer) -> str:
     found = answer.breakdown
     num_calls = sum(each.primitive.num_calls for each in answer.primitives)
-    if found.in_model_s < SHORT_CALL_S * num_calls or found.step_s - found.in_model_s > 0.1 * found.step_s:
+    if found.is_disturbed:
+        return "the machine was not quiet"
+    if found.in_model_s < SHORT_CALL_S * num_calls or (found.between_s or 0.0) > 0.1 * found.step_s:
         return "operators are so short that calling them and the framework between them count"
-    if found.notes:
-        return f"the machine was not quiet ({found.notes[0]})"
-    return "the model's surroundings matter, or the machine was not quiet"
+    return "the model's surroundings matter"
 
 
 def _losses(answer: Answer) -> Iterator[str]:
@@ -101,7 +134,7 @@ def _losses(answer: Answer) -> Iterator[str]:
         ratio = worst.primitive.model_over_alone or 1.0
         yield (
             f"The largest loss to the model's surroundings is {label(worst)}: {ratio:.3g} times as long in "
-            f"the model as alone, {duration(_tax_s(worst))} a step, {_why_taxed(answer, worst)}."
+            f"the model as alone, {duration(_tax_s(worst))} a step, {_why_taxed(worst)}."
         )
     slow = max((p for p in answer.primitives if p.fraction is not None), key=_lost_s, default=None)
     if slow is not None and slow.ceiling_s is not None and _lost_s(slow) >= WORTH_TELLING * step_s:
@@ -120,11 +153,9 @@ def _lost_s(judged: JudgedPrimitive) -> float:
     return judged.primitive.in_model_s - (judged.ceiling_s or 0.0)
 
 
-def _why_taxed(answer: Answer, worst: JudgedPrimitive) -> str:
+def _why_taxed(worst: JudgedPrimitive) -> str:
     """The likeliest reason that the figures give."""
     own = worst.primitive
-    if answer.breakdown.notes:
-        return "though others used the machine meanwhile, which may be all of it"
     if own.in_model_s / max(1.0, own.num_calls) < SHORT_CALL_S:
         return "because its calls are so short that calling counts"
     if own.cached_share < 0.5:
@@ -136,6 +167,9 @@ def next_commands(answer: Answer) -> list[tuple[str, str]]:
     """What to try, and why: command and reason."""
     params, found = answer.params, answer.breakdown
     commands: list[tuple[str, str]] = []
+    if found.is_doubtful:
+        rounds = str(2 * len(found.sums_over_steps))
+        commands.append((_command("primitives", answer, ("--rounds", rounds)), "once the machine is quiet"))
     kinds = {each.share.category: each for each in answer.shares}
     images = sum(kinds[name].share.of_step for name in ("convolution", "pooling") if name in kinds)
     if images > 0.2 and params.get("memory_format") == "contiguous":
@@ -145,9 +179,9 @@ def next_commands(answer: Answer) -> list[tuple[str, str]]:
         commands.append(
             ("corewise doctor --ceilings", "then this table shows the fraction of the attainable")
         )
-    between = (found.step_s - found.in_model_s) / found.step_s
+    between = (found.between_s or 0.0) / found.step_s
     why = "searches threads, layout, allocator and compilation together"
-    if between > MUCH_BETWEEN:
+    if between > MUCH_BETWEEN and not found.is_disturbed:
         why = f"{share_words(between)} lies between operators: compilation may join them"
     commands.append((_command("tune", answer), why))
     return commands
@@ -182,11 +216,11 @@ def method_words(answer: Answer) -> list[tuple[str, str]]:
     told = [
         (
             "in the model",
-            "every operator that torch calls in a step, timed from within (median over watched steps); "
+            "every operator that torch calls in a step, timed from within; "
             f"{found.call_cost_s * 1e6:.1f} µs that the watching costs are taken off every call; "
             f"a watched step took {duration(found.watched_step_s)}, an unwatched one {duration(found.step_s)}"
             if found.device == "cpu"
-            else "every operator that torch calls in a step, between two events on the GPU (median)",
+            else "every operator that torch calls in a step, between two events on the GPU",
         ),
         (
             "alone",
@@ -194,7 +228,7 @@ def method_words(answer: Answer) -> list[tuple[str, str]]:
             "spread of the model's; inputs rotate over more than the last cache holds "
             f"({found.cache_bytes / 2**20:.0f} MiB), so that they come from memory, but for those that the "
             "model had used a moment before, which are read again just before the call; the cores' own "
-            "caches are swept first; median over calls in all rounds",
+            "caches are swept first",
         ),
         (
             "check",
@@ -202,11 +236,16 @@ def method_words(answer: Answer) -> list[tuple[str, str]]:
             f"error {found.check_error:.1e}",
         ),
         ("rounds", f"{len(found.sums_over_steps)}, each of steps, watched steps, primitives alone, steps; "
-                   f"sums over steps {', '.join(f'{each:.2f}' for each in found.sums_over_steps)}"),
+                   f"sums over steps {', '.join(f'{each:.2f}' for each in found.sums_over_steps)}; "
+                   f"{found.num_repeated} more were disturbed and set aside"),
+        ("times", "the median over rounds of the low quartile in each: disturbances only ever add time"),
         ("threads", f"{found.num_threads} on {answer.machine}"),
         ("ceilings", answer.ceilings_of or "none kept: `corewise doctor --ceilings` measures them"),
     ]  # fmt: skip
     if not_alone:
-        names = ", ".join(sorted({each.operator for each in not_alone}))
-        told.append(("not run alone", f"{names}: counted as in the model"))
+        names = sorted({f"{each.operator} ({each.why_not_alone})" for each in not_alone})
+        told.append(("not run alone", f"{', '.join(names)}: counted as in the model"))
+    not_judged = sorted({p.primitive.operator for p in answer.primitives if p.primitive.flops is None})
+    if not_judged:
+        told.append(("not judged", f"{', '.join(not_judged)}: its arithmetic is not counted"))
     return told

@@ -21,7 +21,7 @@ _IMPORTED_AS = {"vl-convert-python": "vl_convert"}
 
 # Folders of Corewise that serve at home, and what a node needs of them: to show records and to test itself.
 _HOME_FOLDERS = frozenset({"bundle", "comparison", "published", "report"})
-_HOME_FILES = frozenset({"cli/drawn_comparison.py"})
+_HOME_FILES = frozenset({"breakdown/chart.py", "breakdown/page.py", "cli/drawn_comparison.py"})
 _NEEDED_ON_NODES = frozenset(
     {
         *("bundle/__init__.py", "bundle/contents.py", "bundle/selftest.py", "bundle/target.py"),

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from corewise import __version__
 from corewise.bundle.archive import write_archive
 from corewise.bundle.contents import Bundle, Packed, default_base_image, texts
-from corewise.bundle.own_wheel import PACKAGE, write_own_wheel
+from corewise.bundle.own_wheel import PACKAGE, write_own_wheel, write_packed_wheel
 from corewise.bundle.payload.install import SUMS, digest_of
 from corewise.bundle.pip_download import Report, Source, download, require_pip
 from corewise.bundle.placing import made_aside, refuse_taken
@@ -62,9 +62,11 @@ def make_bundle(order: Order, report: Report) -> Made:
     with made_aside(order.folder) as part:
         wheels = part / "wheels"
         _fetch_all(wishes, order, wheels, report)
-        write_own_wheel(wheels, worker_only=order.worker_only)
+        own = write_own_wheel(wheels, worker_only=order.worker_only)
         report("writing scripts and checksums")
         bundle = _describe(order, wishes, read_wheels(wheels), made_at_s)
+        if order.worker_only:
+            bundle = _with_file(bundle, own.name, write_packed_wheel(own))
         shutil.copytree(PACKAGE / "studies", part / "studies", copy_function=shutil.copyfile)
         for name, text in texts(bundle, order.base_image or default_base_image(order.target)).items():
             (part / name).write_text(text, encoding="utf-8")
@@ -120,6 +122,17 @@ def _describe(order: Order, wishes: Wishes, wheels: dict[str, Wheel], made_at_s:
         made_at=datetime.fromtimestamp(made_at_s, UTC).isoformat(),
         packages=tuple(packed),
     )
+
+
+def _with_file(bundle: Bundle, name: str, path: Path) -> Bundle:
+    """The bundle with another file in the place of the one of this name."""
+    packages = [
+        replace(each, file=path.name, size_bytes=path.stat().st_size, sha256=digest_of(path))
+        if each.file == name
+        else each
+        for each in bundle.packages
+    ]
+    return replace(bundle, packages=tuple(packages))
 
 
 def _settle_modes(folder: Path) -> None:

@@ -3,21 +3,25 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corewise.machine.ceilings import BANDWIDTH_KINDS, Ceiling, Ceilings
+from corewise.machine.ceilings import BANDWIDTH_KINDS, Ceiling, Ceilings, value_used
 from corewise.machine.kept_ceilings import Kept, allocation_shape, keep, read_kept
 from corewise.machine.model import Finding
+from corewise.spec.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from corewise.cli.doctor import Diagnosis
 
+DAMAGED = "ceilings-damaged"  # the key of a finding
 HOW = "`corewise doctor --ceilings` measures them in under a minute"
 PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "int8")
 MAX_NOTES = 6
+RAISED = "↑"
 KIND_WORDS = {"to_device": "to device", "from_device": "from device"}
 
 
@@ -29,9 +33,10 @@ def kept_here(diagnosis: "Diagnosis") -> Kept:
     runtime = next((name for name in ("torch", "numpy") if diagnosis.software.packages.get(name)), "")
     version = diagnosis.software.packages.get(runtime) or ""
     try:
-        return read_kept(_cache(), host_class(diagnosis.facts, diagnosis.topology), shape, runtime, version)
+        cache = _cache()
     except RuntimeError:  # no home folder
         return Kept(None)
+    return read_kept(cache, host_class(diagnosis.facts, diagnosis.topology), shape, runtime, version)
 
 
 def measured_here(diagnosis: "Diagnosis") -> Ceilings:
@@ -50,20 +55,29 @@ def measured_here(diagnosis: "Diagnosis") -> Ceilings:
         return measure_ceilings(host, tell)
 
 
-def keep_here(ceilings: Ceilings) -> Path:
-    """The file that now holds them; UserError where it cannot be written."""
-    return keep(_cache(), ceilings)
+def keep_here(diagnosis: "Diagnosis", measured: Ceilings, again: bool = False) -> "Diagnosis":
+    """The diagnosis with what is kept now; UserError where nothing could be written."""
+    try:
+        cache = _cache()
+    except RuntimeError as problem:
+        raise UserError(
+            "no home folder to keep the ceilings in: name a folder in XDG_CACHE_HOME"
+        ) from problem
+    keep(cache, measured, again)
+    kept = kept_here(diagnosis)
+    others = tuple(each for each in diagnosis.findings if each.key != DAMAGED)
+    return replace(diagnosis, ceilings=kept.ceilings or measured, findings=(*others, *damage_findings(kept)))
 
 
 def damage_findings(kept: Kept) -> tuple[Finding, ...]:
     """What is to be said of files that could not be read."""
     return tuple(
         Finding(
-            "ceilings-damaged",
+            DAMAGED,
             "warning",
             "Kept ceilings are damaged and were left out.",
             evidence,
-            "Measure them again: `corewise doctor --ceilings`.",
+            "Measure them again: `corewise doctor --ceilings`; a file that is named still can be deleted.",
         )
         for evidence in kept.damage
     )
@@ -88,6 +102,8 @@ def show_ceilings(ceilings: Ceilings | None, console: "Console") -> None:
         console, "Gflop/s", [e for e in ceilings.figures if e.is_product], PRECISIONS, lambda each: each.dtype
     )
     console.print(Text("  best of several samples; −n %: how far their median lies below it", style="dim"))
+    if any(value_used(each, ceilings.figures) > each.best for each in ceilings.figures):
+        console.print(Text(f"  {RAISED}: fewer threads reached this, so these can too", style="dim"))
     for note in ceilings.notes[:MAX_NOTES]:
         console.print(Text(f"  {note}", style="yellow"))
     if ceilings.notes[MAX_NOTES:]:
@@ -126,15 +142,17 @@ def _table(
     for each in figures:
         rows.setdefault(place_words(each), {})[column(each)] = each
     for place, cells in rows.items():
-        table.add_row(Text(place), *(Text(_cell(cells.get(name))) for name in names))
+        table.add_row(Text(place), *(Text(_cell(cells.get(name), figures)) for name in names))
     console.print(table)
 
 
-def _cell(ceiling: Ceiling | None) -> str:
+def _cell(ceiling: Ceiling | None, figures: Sequence[Ceiling]) -> str:
+    """The value that trials are judged by, marked where it is not what this place itself reached."""
     if ceiling is None:
         return "-"
-    digits = 0 if ceiling.best >= 100 else 1
-    return f"{ceiling.best:,.{digits}f} −{100 * ceiling.spread:.0f} %"
+    used = value_used(ceiling, figures)
+    told = f"{used:,.{0 if used >= 100 else 1}f}"
+    return f"{told} {RAISED}" if used > ceiling.best else f"{told} −{100 * ceiling.spread:.0f} %"
 
 
 @contextmanager

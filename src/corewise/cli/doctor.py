@@ -56,11 +56,16 @@ def doctor(
             "--ceilings", help="Measure bandwidth and peak flop rates, and keep them; about a minute."
         ),
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="With --ceilings: drop those kept so far, even where they are higher."),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Show this machine, what part of it may be used, what is installed, and what to mend.
 
-    With ceilings measured, every trial run here tells how much of the attainable it reaches.
+    With ceilings measured, every trial run here tells how much of the attainable it reaches. Measured once
+    more, a higher figure replaces a lower one.
 
     Examples:
 
@@ -70,6 +75,8 @@ def doctor(
 
       corewise doctor --json | jq .ceilings.peak
     """
+    if again and not ceilings:
+        raise UserError("--again says how ceilings are kept: add --ceilings")
     diagnosis = diagnose()
     not_kept: UserError | None = None
     if ceilings:
@@ -82,7 +89,7 @@ def doctor(
             raise typer.Exit(INTERRUPTED) from None
         diagnosis = replace(diagnosis, ceilings=measured)
         try:
-            keep_here(measured)
+            diagnosis = keep_here(diagnosis, measured, again)
         except UserError as problem:  # the figures are shown all the same
             not_kept = problem
     if json_:

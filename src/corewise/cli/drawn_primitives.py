@@ -10,6 +10,7 @@ from corewise.breakdown.judged import Answer, JudgedPrimitive
 from corewise.breakdown.words import label, method_words, next_commands, share_words, summary
 from corewise.cli.figures import clean, duration
 from corewise.report.words import short
+from corewise.workloads.breakdown import BETWEEN
 
 MAX_ROWS = 20
 _LABEL_LETTERS = 58
@@ -48,7 +49,7 @@ def _draw_primitives(console: Console, answer: Answer, show_all: bool) -> None:
     if has_ceilings:
         table.add_column("of ceiling", justify="right", no_wrap=True)
     for each in shown:
-        table.add_row(*_cells(each, has_ceilings))
+        table.add_row(*_cells(each, has_ceilings, answer.breakdown.is_doubtful))
     console.print(table)
     rest = answer.primitives[len(shown) :]
     if rest:
@@ -57,18 +58,18 @@ def _draw_primitives(console: Console, answer: Answer, show_all: bool) -> None:
         console.print(Text(told, style="dim"))
 
 
-def _cells(judged: JudgedPrimitive, has_ceilings: bool) -> list[str | Text]:
+def _cells(judged: JudgedPrimitive, has_ceilings: bool, is_doubtful: bool) -> list[str | Text]:
     own = judged.primitive
     ratio = own.model_over_alone
-    slow = ratio is not None and ratio >= _SLOW and judged.share >= 0.01
+    slow = ratio is not None and ratio >= _SLOW and judged.share >= 0.01 and not is_doubtful
     cells: list[str | Text] = [
         short(label(judged), _LABEL_LETTERS),
         f"{own.num_calls:.4g}",
         duration(own.in_model_s),
-        share_words(judged.share),
+        "-" if is_doubtful else share_words(judged.share),
         duration(own.alone_s) if own.alone_s is not None else "-",
         Text(f"{ratio:.2f}" if ratio is not None else "-", style="yellow" if slow else ""),
-        f"{own.gflop_per_s:,.1f}" if own.flops else "-",
+        f"{own.gflop_per_s:,.1f}" if own.gflop_per_s else "-",
         f"{own.gbyte_per_s:,.1f}" if own.traffic_bytes else "-",
     ]
     if has_ceilings:
@@ -82,18 +83,19 @@ def _draw_shares(console: Console, answer: Answer) -> None:
     for header in ("calls", "in the model", "alone", "share"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
+    found = answer.breakdown
     for each in answer.shares:
         own = each.share
-        is_told = own.in_model_s >= 0  # steps that were watched may have been the slower ones
+        is_told = own.category != BETWEEN or found.between_s is not None
+        is_shared = is_told and not found.is_doubtful
         table.add_row(
             own.category,
             f"{own.num_calls:.4g}" if own.num_calls else "",
             duration(own.in_model_s) if is_told else "too little to tell",
             duration(own.alone_s) if own.alone_s is not None else "",
-            share_words(own.of_step) if is_told else "",
-            "█" * round(_BAR_WIDTH * max(0.0, min(1.0, own.of_step))),
+            share_words(own.of_step) if is_shared else "",
+            "█" * round(_BAR_WIDTH * min(1.0, own.of_step)) if is_shared else "",
         )
-    found = answer.breakdown
     for name, seconds in _sums(answer):
         share = share_words(seconds / found.step_s)
         table.add_row(Text(name, style="bold"), "", duration(seconds), "", share, "")

@@ -159,6 +159,9 @@ def _draw_trust(console: Console, table: ResultTable) -> None:
             "% of ceiling: of what the machine attains at these flops per byte (corewise doctor --ceilings)."
         )
         console.print(Text(told, "dim"))
+    if any(row.ceilings_are_busy for row in table.rows):
+        told = "Ceilings were measured on a busy machine: too low, so that shares of them are too high."
+        console.print(Text(told, style="yellow"))
     num_equal = sum(row.may_equal_best for row in table.rows)
     if num_equal:
         others = "1 other row" if num_equal == 1 else f"{num_equal} other rows"

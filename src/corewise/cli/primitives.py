@@ -233,15 +233,17 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
     words = {
         "importing": "importing torch",
         "check": "checking the model's numbers",
-        "warm-up": "warming up, then steps and primitives in turn",
+        "warm-up": "warming up",
     }
-    with Console(stderr=True).status(Text("starting")) as status:
-        yield lambda text: status.update(Text(words.get(text, text)))
+    # Drawn when something is told and at no other time: a spinner would take CPU from what is measured.
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield lambda text: live.update(Text(words.get(text, text)), refresh=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -45,6 +45,7 @@ class Row:
     gflop_per_s: float | None = None
     gbyte_per_s: float | None = None  # of kernels
     fraction_of_ceiling: float | None = None  # None where the machine's ceilings were not measured
+    ceilings_are_busy: bool = False  # measured on a busy machine, so too low
     is_best: bool = False
     may_equal_best: bool = False  # no difference from the best one is shown
 
@@ -204,6 +205,7 @@ def _row(record: Record, params: Mapping[str, Any], per_core: Mapping[str, Estim
         gflop_per_s=get("gflop_per_s"),
         gbyte_per_s=get("gbyte_per_s"),
         fraction_of_ceiling=get("fraction_of_ceiling"),
+        ceilings_are_busy=bool(get("ceilings_busy")),
     )
 
 

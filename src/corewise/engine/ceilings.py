@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from corewise.engine.machine_view import Host, Interpreter, probe_interpreter
+from corewise.engine.roofline import last_level_bytes
 from corewise.engine.warm_parent import ParentFailed, ParentPool
 from corewise.launcher.environment import trial_environment
 from corewise.launcher.measured_side import build_worker
 from corewise.launcher.ranks import place_params
-from corewise.machine.ceilings import Ceiling, Ceilings
+from corewise.machine.ceilings import BUSY, Ceiling, Ceilings, told_order, value_used
 from corewise.machine.kept_ceilings import allocation_shape
 from corewise.machine.model import Topology
 from corewise.machine.placement import PlacementError
@@ -33,11 +34,13 @@ SAMPLING_S = 24.0  # all places together; the rest of the minute starts processe
 SHORTEST_S, LONGEST_S = 0.4, 6.0  # of one place
 PROBE_S = 0.03
 LAST_START_S = 50.0  # no place is begun later
+LAST_END_S = 50.0  # what is measured again is over by then
+MAX_AGAIN = 3  # times that a place is measured again
+BELOW = 0.97  # of what a narrower place reached: less was disturbed
 PLACE_LIMIT_S = 45.0
 MAX_NODES_WITH_PRODUCTS = 4
 MAX_GPU_THREADS = 4
 MIN_SAMPLES = 5
-BUSY = "the machine was busy, so these are too low: measure again when it is quiet"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ def measure_ceilings(host: Host, tell: Tell = lambda done, total, words: None) -
         raise UserError(
             f"no ceiling could be measured: {'; '.join(session.notes) or 'no place to measure at'}"
         )
+    measured_at = utc_now()
+    figures = [replace(each, measured_at=measured_at) for each in session.figures.values()]
     return Ceilings(
         runtime=runtime,
         version=interpreter.packages[runtime],
@@ -91,9 +96,9 @@ def measure_ceilings(host: Host, tell: Tell = lambda done, total, words: None) -
         allocation=allocation_shape(host.topology, host.allocation),
         hostname=host.facts.hostname,
         cpu_model=host.facts.cpu_model,
-        measured_at=utc_now(),
+        measured_at=measured_at,
         took_s=time.monotonic() - began,
-        figures=tuple(sorted(session.figures, key=_told_order)),
+        figures=tuple(sorted(figures, key=told_order)),
         notes=tuple(dict.fromkeys(session.notes)),
     )
 
@@ -128,13 +133,6 @@ def _most_wanted_first(places: Sequence[Place]) -> list[Place]:
     return sorted(places, key=weight)
 
 
-def _told_order(figure: Ceiling) -> tuple[Any, ...]:
-    """Host before GPUs, the whole allocation before single nodes, few threads before many."""
-    placements = ("compact", "spread", "node", "gpu")
-    gpu = -1 if figure.gpu is None else figure.gpu
-    return figure.device != "cpu", gpu, placements.index(figure.placement), figure.threads, figure.nodes
-
-
 def widths(num_cores: int) -> tuple[int, ...]:
     """1, 2, 4 and so on up to the number of cores, which is among them."""
     return Word("powers-of-two").numbers(num_cores)
@@ -142,9 +140,7 @@ def widths(num_cores: int) -> tuple[int, ...]:
 
 def array_bytes(caches: Sequence[Cache], cpus: Sequence[int]) -> int:
     """Bytes of each array: four times the last-level caches that these CPUs use."""
-    last = max((cache.level for cache in caches), default=0)
-    used = [c for c in caches if c.level == last and not set(c.shared_cpus).isdisjoint(cpus)]
-    total = sum(cache.size_bytes for cache in used) or UNKNOWN_CACHE_BYTES
+    total = last_level_bytes(caches, cpus) or UNKNOWN_CACHE_BYTES
     return min(MAX_ARRAY_BYTES, max(MIN_ARRAY_BYTES, CACHES_OVER * total))
 
 
@@ -192,15 +188,15 @@ class _Session:
     ) -> None:
         self.host, self.interpreter, self.runtime, self.folder = host, interpreter, runtime, folder
         self.pool = ParentPool(worker, folder)
-        self.figures: list[Ceiling] = []
+        self.figures: dict[tuple[Any, ...], Ceiling] = {}
         self.notes: list[str] = []
-        self.is_disturbed = False
+        self.took_s: dict[Place, float] = {}
 
     def measure(self, places: Sequence[Place], began: float, tell: Tell) -> None:
         """Measure at each place in turn; what fails or comes too late is noted and left out."""
         places = _most_wanted_first(places)
         each_s = min(LONGEST_S, max(SHORTEST_S, SAMPLING_S / max(1, len(places))))
-        trials = [self._trial(place, number, each_s) for number, place in enumerate(places)]
+        trials = [self._trial(place, f"{number}", each_s) for number, place in enumerate(places)]
         tell(0, len(places), f"importing {self.runtime}")
         self.pool.warm(trials)
         for number, (place, trial) in enumerate(zip(places, trials, strict=True)):
@@ -208,12 +204,23 @@ class _Session:
             if time.monotonic() - began > LAST_START_S:
                 self.notes.append(f"{place.words}: left out, for want of time")
                 continue
-            for result in self._run(trial):
-                self._take(place, result)
-        if self.is_disturbed:
+            self._measure_at(place, trial)
+        for turn in range(MAX_AGAIN):
+            for place in _below_narrower(places, list(self.figures.values())):
+                if time.monotonic() - began + self.took_s.get(place, LAST_END_S) < LAST_END_S:
+                    tell(len(places) - 1, len(places), f"{place.words}, again")
+                    name = f"{places.index(place)}-again-{turn}"
+                    self._measure_at(place, self._trial(place, name, each_s))
+        if any(each.is_busy for each in self.figures.values()):
             self.notes.insert(0, BUSY)
 
-    def _trial(self, place: Place, number: int, sample_s: float) -> Trial:
+    def _measure_at(self, place: Place, trial: Trial) -> None:
+        started = time.monotonic()
+        for result in self._run(trial):
+            self._take(place, result)
+        self.took_s[place] = time.monotonic() - started
+
+    def _trial(self, place: Place, name: str, sample_s: float) -> Trial:
         params = _params(place.device, len(place.ranks), place.threads, place.placement)
         cpus = [cpu for rank in place.ranks for cpu in rank.cpus]
         size = GPU_ARRAY_BYTES if place.device == "cuda" else array_bytes(self.host.facts.caches, cpus)
@@ -235,7 +242,7 @@ class _Session:
             timeout_s=PLACE_LIMIT_S,
         )
         return Trial(
-            trial_id=f"ceilings-{number}",
+            trial_id=f"ceilings-{name}",
             params=params,
             protocol=protocol,
             ranks=place.ranks,
@@ -259,16 +266,27 @@ class _Session:
             return
         told = (*result.facts["ceiling_notes"], *result.disturbances)
         self.notes += [f"{place.words}: {note}" for note in told]
-        self.is_disturbed = self.is_disturbed or bool(result.disturbances)
         gpu = result.facts.get("gpu_index")
-        known = {each.gpu for each in self.figures}
+        known = {each.gpu for each in self.figures.values()}
         if place.device == "cuda" and gpu in known:  # CUDA_VISIBLE_DEVICES hides some: ranks share the others
             return
         nodes = place.ranks[result.rank].memory_nodes
-        self.figures += [_ceiling(place, nodes, gpu, figure) for figure in result.facts["figures"]]
+        for figure in result.facts["figures"]:
+            made = _ceiling(place, nodes, gpu, figure, is_busy=bool(result.disturbances))
+            before = self.figures.get(made.what)
+            self.figures[made.what] = made if before is None else made.or_higher(before)
 
 
-def _ceiling(place: Place, nodes: Sequence[int], gpu: int | None, figure: Mapping[str, Any]) -> Ceiling:
+def _below_narrower(places: Sequence[Place], figures: Sequence[Ceiling]) -> list[Place]:
+    """The places where fewer threads reached clearly more, so that something was in the way."""
+    low = [each for each in figures if each.best < BELOW * value_used(each, figures)]
+    slow = {(each.device, each.placement, each.threads) for each in low}
+    return [place for place in places if (place.device, place.placement, place.threads) in slow]
+
+
+def _ceiling(
+    place: Place, nodes: Sequence[int], gpu: int | None, figure: Mapping[str, Any], is_busy: bool
+) -> Ceiling:
     return Ceiling(
         kind=str(figure["kind"]),
         dtype=str(figure["dtype"]),
@@ -281,4 +299,5 @@ def _ceiling(place: Place, nodes: Sequence[int], gpu: int | None, figure: Mappin
         median=float(f"{figure['median']:.5g}"),
         num_samples=int(figure["num_samples"]),
         size=int(figure["size"]),
+        is_busy=is_busy,
     )

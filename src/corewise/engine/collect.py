@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from corewise.spec.run import Run
-from corewise.spec.trial import Protocol, RankResult, Trial
+from corewise.spec.trial import NOT_NOW, Protocol, RankResult, Trial
 from corewise.stats.estimate import quantile
 from corewise.stats.sequential import Decision, should_stop
 from corewise.stats.variance import variance_components
@@ -15,7 +15,10 @@ SUMMED = ("peak_memory_bytes", "window_samples")  # over ranks; everything else 
 JUDGED = ("step_s", "samples_per_s")  # both are reported, so both must be known well enough
 # Over runs; the first run compiles or plans, later ones may find its result in the trial's cache.
 WORST = ("peak_memory_bytes", "peak_rss_bytes", "compile_s", "planning_s")
-FAILURE_ORDER = ("memory", "crash", "exit", "check", "placement", "factory", "missing", "infeasible", "error")
+FAILURE_ORDER = (
+    *("memory", "crash", "exit", "check", "placement", "factory", "missing", "infeasible"),
+    *(NOT_NOW, "error"),
+)
 
 
 def collect_run(trial: Trial, results: Sequence[RankResult]) -> Run:
@@ -55,11 +58,12 @@ def record_metrics(trial: Trial, runs: Sequence[Run]) -> dict[str, float]:
     metrics["num_runs"] = float(len(runs))
     metrics["num_disturbed_runs"] = float(sum(bool(run.disturbances) for run in runs))
     metrics.update(_variances([run.samples_s for run in runs], metrics["step_s"]))
+    rate = _work_rate(trial, runs, metrics["samples_per_s"])
     flops = trial.work.get("flops_per_sample", 0.0)
     if flops:
-        metrics["gflop_per_s"] = flops * metrics["samples_per_s"] / 1e9
+        metrics["gflop_per_s"] = flops * rate / 1e9
     if is_traffic_known(trial.work):
-        metrics.update(_bandwidths(trial, runs, metrics["samples_per_s"]))
+        metrics.update(_bandwidths(trial, runs, rate))
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -68,10 +72,29 @@ def is_traffic_known(work: Mapping[str, float]) -> bool:
     return work.get("bytes_per_sample", 0.0) > 0 and not work.get("num_parameters", 0.0)
 
 
-def _bandwidths(trial: Trial, runs: Sequence[Run], samples_per_s: float) -> dict[str, float]:
+def _work_rate(trial: Trial, runs: Sequence[Run], samples_per_s: float) -> float:
+    """The samples of a second that flops and bytes are counted with.
+
+    Of kernels and primitives those of the median step, added over replicas: one step that was held up must
+    not pass for what the machine gives. Of models the throughput.
+    """
+    if not is_traffic_known(trial.work):
+        return samples_per_s
+    return statistics.median(_median_rate(run) for run in runs)
+
+
+def _median_rate(run: Run) -> float:
+    of_ranks = [rank["samples_s"] for rank in run.ranks if rank.get("samples_s")]
+    if len(of_ranks) < 2 or not run.ranks[0].get("independent", True):
+        return run.metrics["samples_per_step"] / run.metrics["step_s"]
+    each = run.metrics["samples_per_step"] / len(of_ranks)
+    return float(sum(each / statistics.median(samples_s) for samples_s in of_ranks))
+
+
+def _bandwidths(trial: Trial, runs: Sequence[Run], rate: float) -> dict[str, float]:
     """The bytes moved in a second; where one rank ran, in its best sample too, as STREAM reports it."""
     gbyte = trial.work["bytes_per_sample"] / 1e9
-    found = {"gbyte_per_s": gbyte * samples_per_s}
+    found = {"gbyte_per_s": gbyte * rate}
     if trial.num_ranks == 1:
         best = max(run.metrics["samples_per_step"] / min(run.samples_s) for run in runs)
         found["best_gbyte_per_s"] = gbyte * best

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -160,10 +161,18 @@ def _library_hashes(params: Mapping[str, Any]) -> list[str]:
 
 
 def _ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
-    """What `corewise doctor --ceilings` has kept for this machine; it is not measured unasked."""
+    """What `corewise doctor --ceilings` has kept for this machine; it is not measured unasked.
+
+    Damaged files are told on stderr: else nobody knows why trials have no ceilings, or old ones.
+    """
     runtime = next((name for name in ("torch", "numpy") if name in interpreter.packages), "")
     version = interpreter.packages.get(runtime, "")
-    return read_kept(default_cache(), host.class_hash, host.allocation_shape(), runtime, version).ceilings
+    kept = read_kept(default_cache(), host.class_hash, host.allocation_shape(), runtime, version)
+    if kept.damage:
+        files = "; ".join(" ".join(each.split()) for each in kept.damage)
+        remedy = "`corewise doctor --ceilings` measures them again"
+        print(f"corewise: kept ceilings were left out: {files}; {remedy}", file=sys.stderr)
+    return kept.ceilings
 
 
 def _place(host: Host, params: Mapping[str, Any]) -> tuple[RankPlacement, ...]:

@@ -13,14 +13,14 @@ from corewise.machine.ceilings import Ceilings
 from corewise.machine.kept_ceilings import read_kept
 from corewise.spec.errors import UserError
 from corewise.spec.study import Study
-from corewise.spec.trial import Protocol, RankResult, Trial, to_json, write_json_aside
+from corewise.spec.trial import NOT_NOW, Protocol, RankResult, Trial, to_json, write_json_aside
 from corewise.workloads.breakdown import Breakdown, from_json
 
 ASKED = "breakdown"  # the parameter under which the measured side is asked, and under which it answers
 PROTOCOL = Protocol(
     min_runs=1, max_runs=1, min_samples=3, min_sample_s=0.2, max_warmup_s=10.0, timeout_s=1800.0
 )
-USERS_MISTAKES = ("infeasible", "factory", "missing")
+USERS_MISTAKES = ("infeasible", NOT_NOW, "factory", "missing")
 
 
 class NotTakenApart(Exception):
@@ -82,7 +82,7 @@ def _require_success(trial: Trial, result: RankResult) -> None:
 
 
 def _kept(planner: Planner, versions: Mapping[str, str]) -> Ceilings | None:
-    """What `corewise doctor --ceilings` has kept for this machine."""
+    """What `corewise doctor --ceilings` has kept for this machine; the planner has told of damaged files."""
     host = planner.host
     kept = read_kept(
         default_cache(), host.class_hash, host.allocation_shape(), "torch", versions.get("torch", "")

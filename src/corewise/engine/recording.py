@@ -1,17 +1,17 @@
 """What a trial has gone through -> its record."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from corewise import __version__
 from corewise.engine.collect import record_metrics
 from corewise.engine.plan import Plan, Skipped
 from corewise.engine.progress import TrialProgress
-from corewise.engine.roofline import ABOVE, ABOVE_NOTE, ceiling_metrics
+from corewise.engine.roofline import ceiling_metrics, ceiling_notes
 from corewise.launcher.local import hand_command, shell_line
 from corewise.spec.record import Record, utc_now
-from corewise.spec.trial import Trial
+from corewise.spec.trial import NOT_NOW, Trial
 
 
 def skipped_record(plan: Plan, point: Skipped) -> Record:
@@ -28,7 +28,7 @@ def trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
     bad = next((run for run in progress.runs if run.status != "ok"), None)
     status = "ok"
     if bad is not None:
-        status = "skipped" if bad.kind == "infeasible" else "failed"
+        status = "skipped" if bad.kind in ("infeasible", NOT_NOW) else "failed"
     metrics = {} if bad else record_metrics(trial, progress.runs)
     metrics |= ceiling_metrics(trial, metrics, plan.ceilings)
     return replace(
@@ -43,7 +43,7 @@ def trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
         env=trial.env,
         protocol=asdict(trial.protocol),
         work=trial.work,
-        notes=_notes(progress, metrics),
+        notes=_notes(progress, ceiling_notes(trial, metrics, plan.host.facts.caches)),
         started_at=progress.started_at,
     )
 
@@ -67,10 +67,8 @@ def _base(plan: Plan, trial_id: str, status: str) -> Record:
     )
 
 
-def _notes(progress: TrialProgress, metrics: Mapping[str, float]) -> tuple[str, ...]:
+def _notes(progress: TrialProgress, of_ceilings: Sequence[str]) -> tuple[str, ...]:
     notes = [note for run in progress.runs for rank in run.ranks for note in rank.get("notes", ())]
     if progress.trial.protocol.start == "fresh":
         notes.append("each rank imported the framework itself: no warm parent")
-    if metrics.get("fraction_of_ceiling", 0.0) > ABOVE:
-        notes.append(ABOVE_NOTE)
-    return tuple(dict.fromkeys(notes))
+    return tuple(dict.fromkeys([*notes, *of_ceilings]))

@@ -1,11 +1,16 @@
 """How much of what the machine attains a trial reaches: metrics of its record, where ceilings are kept."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import cast
 
 from corewise.machine.ceilings import Ceilings, Roof
+from corewise.machine.topology import Cache
 from corewise.spec.trial import Trial
 from corewise.workloads.base import is_kernel, traits_of
 from corewise.workloads.custom import is_custom
+from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.registry import UnknownName, find_workload
 
 FLOAT32_BYTES = 4.0
@@ -16,6 +21,14 @@ ABOVE_NOTE = (
     "fraction_of_ceiling is above 1: the data stay in a cache, are only read, or the ceilings were measured "
     "on a busy machine"
 )
+BUSY_NOTE = (
+    "the ceilings were measured on a busy machine and are too low, so fraction_of_ceiling is too high: "
+    "`corewise doctor --ceilings` raises them when it is quiet"
+)
+IN_CACHE_NOTE = (
+    "its data fit the cache: the bandwidth of memory is no ceiling for it, so fraction_of_ceiling says "
+    "little and may be above 1"
+)
 
 
 def ceiling_metrics(
@@ -25,7 +38,7 @@ def ceiling_metrics(
 
     `fraction_of_ceiling` is the least time that the roofline allows for a sample, over the time it took.
     """
-    rate, flops = metrics.get("samples_per_s", 0.0), trial.work.get("flops_per_sample", 0.0)
+    rate, flops = _work_rate(trial, metrics), trial.work.get("flops_per_sample", 0.0)
     num_bytes = bytes_per_sample(trial, metrics)
     if ceilings is None or rate <= 0 or (flops <= 0 and num_bytes <= 0):
         return {}
@@ -43,7 +56,55 @@ def ceiling_metrics(
         found["ceiling_gbyte_per_s"] = roof.gbyte_per_s
     if flops > 0 and num_bytes > 0:
         found["flops_per_byte"] = flops / num_bytes
+    found["ceilings_busy"] = float(ceilings.is_busy(str(trial.params["device"])))
+    with suppress(ValueError):  # the figures are what they are, whenever it was
+        found["ceilings_measured_at"] = _posix_s(ceilings.measured_at)
     return found
+
+
+def ceiling_notes(trial: Trial, metrics: Mapping[str, float], caches: Sequence[Cache]) -> list[str]:
+    """What a reader must know before believing the fraction."""
+    notes = []
+    if metrics.get("memory_bound") and _fits_cache(trial, metrics, caches):
+        notes.append(IN_CACHE_NOTE)
+    elif metrics.get("fraction_of_ceiling", 0.0) > ABOVE:
+        notes.append(ABOVE_NOTE)
+    if metrics.get("ceilings_busy"):
+        notes.append(BUSY_NOTE)
+    return notes
+
+
+def last_level_bytes(caches: Sequence[Cache], cpus: Collection[int]) -> int:
+    """The last-level caches that these CPUs use, together; 0 where none is known."""
+    last = max((cache.level for cache in caches), default=0)
+    used = [c for c in caches if c.level == last and not set(c.shared_cpus).isdisjoint(cpus)]
+    return sum(cache.size_bytes for cache in used)
+
+
+def _fits_cache(trial: Trial, metrics: Mapping[str, float], caches: Sequence[Cache]) -> bool:
+    """True where a step of all processes touches no more than their last-level caches hold."""
+    if trial.params["device"] != "cpu":
+        return False
+    touched = bytes_per_sample(trial, metrics) * metrics.get("samples_per_step", 1.0)
+    name, dtype = str(trial.params["workload"]), str(trial.params.get("dtype", "float32"))
+    if _is_kernel(name):  # its step may pass over the same data many times
+        args = {key[5:]: value for key, value in trial.params.items() if key.startswith("args.")}
+        kernel = cast(Kernel, find_workload(name))
+        touched = min(touched, trial.num_ranks * kernel.needed_bytes(args, dtype))
+    return touched <= last_level_bytes(caches, {cpu for rank in trial.ranks for cpu in rank.cpus})
+
+
+def _posix_s(moment: str) -> float:
+    read = datetime.fromisoformat(moment)
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+def _work_rate(trial: Trial, metrics: Mapping[str, float]) -> float:
+    """Samples a second as gflop_per_s and gbyte_per_s count them, so that all three tell the same."""
+    for metric, work in (("gbyte_per_s", "bytes_per_sample"), ("gflop_per_s", "flops_per_sample")):
+        if metrics.get(metric, 0.0) > 0 and trial.work.get(work, 0.0) > 0:
+            return metrics[metric] * 1e9 / trial.work[work]
+    return metrics.get("samples_per_s", 0.0)
 
 
 def bytes_per_sample(trial: Trial, metrics: Mapping[str, float]) -> float:
@@ -93,6 +154,13 @@ def _counts_its_format(name: str) -> bool:
         return not is_custom(name) and is_kernel(find_workload(name))
     except UnknownName:
         return True
+
+
+def _is_kernel(name: str) -> bool:
+    try:
+        return not is_custom(name) and is_kernel(find_workload(name))
+    except UnknownName:
+        return False
 
 
 def _takes_images(name: str) -> bool:

@@ -21,7 +21,7 @@ from corewise.engine.recording import skipped_record, trial_record
 from corewise.engine.warm_parent import MAX_PARENTS, ParentFailed, ParentKey, ParentPool
 from corewise.spec.record import Record
 from corewise.spec.run import Run
-from corewise.spec.trial import Trial, to_json, write_json_aside
+from corewise.spec.trial import NOT_NOW, Trial, to_json, write_json_aside
 from corewise.store.brief import brief, outline
 from corewise.store.leases import Lease, LeaseHeld, acquire
 from corewise.store.store import Store
@@ -67,7 +67,9 @@ class StudyRun:
         records = [r for r in store.records(brief).records if r.trial_id in self._planned_ids]
         old_failures = {r.trial_id for r in records if r.status == "failed"}
         skipped = {r.trial_id for r in records if r.status == "skipped"}
-        possible_now = {r.trial_id for r in records if r.status == "skipped" and not r.runs}
+        possible_now = {
+            r.trial_id for r in records if r.status == "skipped" and (not r.runs or r.kind == NOT_NOW)
+        }
         self._again = old_failures | skipped if retry_failed else possible_now
         self._old_end = {r.trial_id: r.finished_at for r in records if r.trial_id in self._again}
         self.counts = {"ok": 0, "failed": 0, "skipped": 0}

@@ -3,14 +3,17 @@
 Pure values; `engine/ceilings.py` measures them and `machine/kept_ceilings.py` keeps them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 CEILINGS_SCHEMA = 1
 BANDWIDTH_KINDS = ("triad", "copy", "read", "to_device", "from_device")
 ROOF_KINDS = ("triad", "copy")  # read and write as most workloads do; reading alone is told, not used
 PRODUCT = "product"
+PLACEMENTS = {"cpu": ("compact", "spread", "node"), "cuda": ("gpu",)}  # of each device
+BUSY = "the machine was busy, so these are too low: measure again when it is quiet"
 # Formats that are computed at the rate of another one.
 SAME_RATE = {"complex128": "float64", "complex64": "float32", "float16": "bfloat16"}
 
@@ -30,6 +33,8 @@ class Ceiling:
     median: float
     num_samples: int
     size: int  # bytes of each array, of products rows and columns
+    measured_at: str = ""  # ISO 8601, UTC
+    is_busy: bool = False  # others computed meanwhile, whenever it was measured
 
     @property
     def spread(self) -> float:
@@ -39,6 +44,17 @@ class Ceiling:
     @property
     def is_product(self) -> bool:
         return self.kind == PRODUCT
+
+    @property
+    def what(self) -> tuple[Any, ...]:
+        """What was measured and where: two ceilings that agree in this are the same one."""
+        place = (self.device, self.gpu, self.placement, self.threads, self.nodes)
+        return (self.kind, self.dtype, *place)
+
+    def or_higher(self, other: "Ceiling") -> "Ceiling":
+        """The higher of two measurings of one ceiling; a quiet one of them vouches for it."""
+        higher = self if self.best >= other.best else other
+        return replace(higher, is_busy=self.is_busy and other.is_busy)
 
     def to_json(self) -> dict[str, Any]:
         """The ceiling as JSON values, its figure under the name of its unit."""
@@ -56,10 +72,12 @@ class Ceiling:
             "spread": self.spread,
             "num_samples": self.num_samples,
             size: self.size,
+            "measured_at": self.measured_at,
+            "busy": self.is_busy,
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Ceiling":
+    def from_json(cls, data: Mapping[str, Any], measured_at: str = "") -> "Ceiling":
         """The ceiling described by parsed JSON; KeyError, TypeError or ValueError where it is none."""
         is_product = data["kind"] == PRODUCT
         unit, size = ("gflop_per_s", "size") if is_product else ("gbyte_per_s", "array_bytes")
@@ -67,18 +85,29 @@ class Ceiling:
             kind=str(data["kind"]),
             dtype=str(data["dtype"]),
             device=str(data["device"]),
-            gpu=None if data["gpu"] is None else int(data["gpu"]),
-            threads=int(data["threads"]),
+            gpu=None if data["gpu"] is None else _whole(data, "gpu", 0),
+            threads=_whole(data, "threads"),
             placement=str(data["placement"]),
-            nodes=tuple(int(node) for node in data["nodes"]),
+            nodes=tuple(_whole({"node": node}, "node", 0) for node in data["nodes"]),
             best=float(data[unit]),
             median=float(data[f"median_{unit}"]),
-            num_samples=int(data["num_samples"]),
-            size=int(data[size]),
+            num_samples=_whole(data, "num_samples"),
+            size=_whole(data, size),
+            measured_at=str(data.get("measured_at") or measured_at),
+            is_busy=bool(data.get("busy", False)),
         )
-        if not 0 < made.median <= made.best < float("inf"):
-            raise ValueError(f"a {made.kind} of {made.best} with a median of {made.median}")
+        made._require_sense()
         return made
+
+    def _require_sense(self) -> None:
+        if self.kind not in (*BANDWIDTH_KINDS, PRODUCT):
+            raise ValueError(f"an unknown kind {self.kind!r}")
+        if self.placement not in PLACEMENTS.get(self.device, ()):
+            raise ValueError(f"a placement {self.placement!r} on a device {self.device!r}")
+        if (self.gpu is None) != (self.device == "cpu"):
+            raise ValueError(f"a GPU {self.gpu} on a device {self.device!r}")
+        if not 0 < self.median <= self.best < math.inf:
+            raise ValueError(f"a {self.kind} of {self.best} with a median of {self.median}")
 
 
 @dataclass(frozen=True)
@@ -125,6 +154,23 @@ class Ceilings:
     figures: tuple[Ceiling, ...]
     notes: tuple[str, ...] = ()
 
+    def is_busy(self, device: str = "") -> bool:
+        """True where a ceiling of this device, or of any, is known only from a busy machine."""
+        return any(each.is_busy for each in self.figures if device in ("", each.device))
+
+    def raised_by(self, other: "Ceilings") -> "Ceilings":
+        """These ceilings, each the higher of both measurings with its own date: what was reached once can be.
+
+        `other` may lack some of them, as where time ran out, and have some that these lack.
+        """
+        found = {each.what: each for each in other.figures}
+        for each in self.figures:
+            found[each.what] = each.or_higher(found[each.what]) if each.what in found else each
+        figures = tuple(sorted(found.values(), key=told_order))
+        raised = replace(self, figures=figures)
+        notes = [note for note in self.notes if note != BUSY]
+        return replace(raised, notes=(*([BUSY] if raised.is_busy() else []), *notes))
+
     def to_json(self) -> dict[str, Any]:
         """The ceilings as JSON values: `bandwidth` and `peak` apart, each a list."""
         return {
@@ -147,7 +193,8 @@ class Ceilings:
         """The ceilings described by parsed JSON; KeyError, TypeError or ValueError where they are none."""
         if data["schema"] != CEILINGS_SCHEMA:
             raise ValueError(f"schema {data['schema']!r}; this Corewise reads {CEILINGS_SCHEMA}")
-        figures = tuple(Ceiling.from_json(each) for each in (*data["bandwidth"], *data["peak"]))
+        told = str(data["measured_at"])
+        figures = tuple(Ceiling.from_json(each, told) for each in (*data["bandwidth"], *data["peak"]))
         if not figures:
             raise ValueError("no figures")
         return cls(
@@ -157,7 +204,7 @@ class Ceilings:
             allocation=tuple((int(cores), int(cpus)) for cores, cpus in data["allocation"]),
             hostname=str(data["hostname"]),
             cpu_model=str(data["cpu_model"]),
-            measured_at=str(data["measured_at"]),
+            measured_at=told,
             took_s=float(data["took_s"]),
             figures=figures,
             notes=tuple(str(note) for note in data["notes"]),
@@ -169,20 +216,9 @@ class Ceilings:
         """The roof over a trial with so many threads in all, or on so many GPUs."""
         if device == "cuda":
             return self._gpu_roof(dtype, gpus)
-        over = ("compact",) if placement == "compact" else ("spread", "compact")
-        peak = self._on_host(PRODUCT, SAME_RATE.get(dtype, dtype), threads, ("compact",))
-        bandwidths = [self._on_host(kind, None, threads, over) for kind in ROOF_KINDS]
+        peak = _on_host(self.figures, PRODUCT, SAME_RATE.get(dtype, dtype), threads, "compact")
+        bandwidths = [_on_host(self.figures, kind, None, threads, placement) for kind in ROOF_KINDS]
         return Roof(peak, max((each for each in bandwidths if each is not None), default=None))
-
-    def _on_host(self, kind: str, dtype: str | None, threads: int, placements: Sequence[str]) -> float | None:
-        """The ceiling at so many threads; widths that the first placement lacks come from the next."""
-        curve: dict[int, float] = {}
-        for placement in placements:  # spread is measured only where it takes other CPUs than compact
-            for each in self.figures:
-                fits = each.device == "cpu" and each.kind == kind and each.placement == placement
-                if fits and dtype in (None, each.dtype):
-                    curve.setdefault(each.threads, each.best)
-        return interpolated(curve, threads)
 
     def _gpu_roof(self, dtype: str, gpus: int) -> Roof:
         wanted = SAME_RATE.get(dtype, dtype)
@@ -196,6 +232,42 @@ class Ceilings:
         num = min(gpus, len(known))
         bandwidth = sum(sorted(per_gpu, reverse=True)[:num])
         return Roof(sum(sorted(rates, reverse=True)[:num]) or None, bandwidth or None)
+
+
+def told_order(figure: Ceiling) -> tuple[Any, ...]:
+    """Host before GPUs, the whole allocation before single nodes, few threads before many."""
+    placements = [*PLACEMENTS["cpu"], *PLACEMENTS["cuda"]]
+    gpu = -1 if figure.gpu is None else figure.gpu
+    return figure.device != "cpu", gpu, placements.index(figure.placement), figure.threads, figure.nodes
+
+
+def _whole(data: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """The whole number under this name; ValueError where there is another thing or a smaller one."""
+    value = data[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}, not a whole number from {least} on")
+    return value
+
+
+def value_used(figure: Ceiling, figures: Sequence[Ceiling]) -> float:
+    """The value that is used where this was measured: what a narrower place reached, if that is more."""
+    if figure.placement not in ("compact", "spread"):
+        return figure.best
+    found = _on_host(figures, figure.kind, figure.dtype, figure.threads, figure.placement)
+    return max(figure.best, found or 0.0)
+
+
+def _on_host(
+    figures: Sequence[Ceiling], kind: str, dtype: str | None, threads: int, placement: str
+) -> float | None:
+    """The ceiling at so many threads; widths that were not measured spread come from compact ones."""
+    curve: dict[int, float] = {}
+    for over in ("compact",) if placement == "compact" else ("spread", "compact"):
+        for each in figures:
+            fits = each.device == "cpu" and each.kind == kind and each.placement == over
+            if fits and dtype in (None, each.dtype):
+                curve.setdefault(each.threads, each.best)
+    return interpolated(curve, threads)
 
 
 def interpolated(curve: Mapping[int, float], threads: int) -> float | None:

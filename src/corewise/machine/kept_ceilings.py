@@ -39,9 +39,15 @@ def kept_path(cache: Path, ceilings: Ceilings) -> Path:
     return cache / FOLDER / f"{start}{ceilings.runtime}-{_plain(ceilings.version)}.json"
 
 
-def keep(cache: Path, ceilings: Ceilings) -> Path:
-    """The file that now holds the ceilings, written aside and renamed; UserError where it cannot be."""
+def keep(cache: Path, ceilings: Ceilings, again: bool = False) -> Path:
+    """The file that now holds the ceilings, written aside and renamed; UserError where it cannot be.
+
+    Where the same were kept already, the higher figure stays; with `again` the old ones are dropped.
+    """
     path = kept_path(cache, ceilings)
+    if not again:
+        before = _read(cache, path, ceilings.host_class, ceilings.allocation)
+        ceilings = ceilings.raised_by(before) if isinstance(before, Ceilings) else ceilings
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json_aside(path, ceilings.to_json())
@@ -57,7 +63,8 @@ def read_kept(
     cache: Path, host_class: str, allocation: Sequence[Sequence[int]], runtime: str = "", version: str = ""
 ) -> Kept:
     """The ceilings kept for this machine: those of this framework before others, then the newest."""
-    start = _start(host_class, tuple((cores, cpus) for cores, cpus in allocation))
+    shape = tuple((cores, cpus) for cores, cpus in allocation)
+    start = _start(host_class, shape)
     found: list[Ceilings] = []
     damage: list[str] = []
     try:
@@ -65,10 +72,11 @@ def read_kept(
     except OSError:
         paths = []
     for path in paths:
-        try:
-            found.append(Ceilings.from_json(json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            damage.append(f"{path} cannot be read ({type(problem).__name__}: {problem})")
+        read = _read(cache, path, host_class, shape)
+        if isinstance(read, Ceilings):
+            found.append(read)
+        else:
+            damage.append(read)
 
     def merit(each: Ceilings) -> tuple[bool, bool, int, str]:
         order = PREFERRED.index(each.runtime) if each.runtime in PREFERRED else len(PREFERRED)
@@ -80,6 +88,23 @@ def read_kept(
         )
 
     return Kept(max(found, key=merit, default=None), tuple(damage))
+
+
+def _read(
+    cache: Path, path: Path, host_class: str, allocation: tuple[tuple[int, int], ...]
+) -> Ceilings | str:
+    """The ceilings in a file, or why they are not to be had."""
+    try:
+        read = Ceilings.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
+        return f"{path} cannot be read ({type(problem).__name__}: {problem})"
+    except RecursionError:
+        return f"{path} cannot be read (RecursionError: it is nested too deep)"
+    if (read.host_class, read.allocation) != (host_class, allocation):
+        return f"{path} holds the ceilings of another machine or allocation"
+    if kept_path(cache, read) != path:
+        return f"{path} holds the ceilings of {read.runtime} {read.version}"
+    return read
 
 
 def _start(host_class: str, allocation: Sequence[Sequence[int]]) -> str:

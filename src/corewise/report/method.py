@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from corewise.report.words import counted, duration, listed, short, shown
 from corewise.spec.record import Record
 from corewise.stats.values import Values
 
+_LAST_SECOND = 253_402_300_800.0  # the year 10000, which dates do not reach
 MIN_OTHERS = 3  # trials whose canary makes a median worth comparing with
 _NOISE = {
     "between_process_cv": "noise between runs",
@@ -33,12 +35,34 @@ def method_of(groups: Sequence[Group]) -> list[tuple[str, str]]:
 
 def _ceilings(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """Whether trials were set against what their machine attains, and how to have it so."""
-    counted_work = [record for record in records if "gflop_per_s" in record.metrics]
-    num = sum("fraction_of_ceiling" in record.metrics for record in counted_work)
-    if counted_work and num == 0:
+    judged = [record for record in records if "fraction_of_ceiling" in record.metrics]
+    if judged:
+        days = sorted({day for record in judged if (day := _measured_on(record))})
+        when = f" on {listed(days)}" if days else ""
+        yield (
+            "ceilings",
+            f"of {counted(len(judged), 'trial')}, as `corewise doctor --ceilings` had measured them{when}"
+            + (f". {warning.removesuffix('.')}" if (warning := busy_words(judged)) else ""),
+        )
+    elif any(name in record.metrics for record in records for name in ("gflop_per_s", "gbyte_per_s")):
         yield "ceilings", "not measured: run `corewise doctor --ceilings` before the study"
-    elif num:
-        yield "ceilings", f"of {counted(num, 'trial')}, as `corewise doctor --ceilings` had measured them"
+
+
+def busy_words(records: Sequence[Record]) -> str:
+    """A warning where ceilings are known only from a busy machine; else nothing."""
+    busy = [number_or_nan(record.metrics.get("ceilings_busy")) > 0 for record in records]
+    if not any(busy):
+        return ""
+    whose = "The ceilings" if all(busy) else f"The ceilings of {counted(sum(busy), 'trial')}"
+    return f"{whose} were measured on a busy machine: too low."
+
+
+def _measured_on(record: Record) -> str:
+    """The day of the ceilings, in UTC; nothing where it is not told."""
+    seconds = number_or_nan(record.metrics.get("ceilings_measured_at"))
+    if not 0 < seconds < _LAST_SECOND:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def _extent(groups: Sequence[Group], every: Sequence[Record]) -> Iterator[tuple[str, str]]:

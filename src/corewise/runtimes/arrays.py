@@ -23,6 +23,10 @@ class Arrays(Protocol):
     runtime: str  # numpy, torch, jax, tensorflow
     device: str  # cpu or cuda
     writes_in_place: bool  # False: `out` is ignored, or gone afterwards
+    threads_elementwise: bool  # False: what is done element by element takes one thread
+    memory_factor: (
+        float  # the most memory a kernel takes here, over what its arrays have; kernels may know better
+    )
     dtypes: Tuple[str, ...]  # the number formats that arrays can have here
 
     def empty(self, shape: Tuple[int, ...], dtype: str) -> Array: ...

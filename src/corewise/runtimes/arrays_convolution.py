@@ -14,12 +14,12 @@ from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.arrays_matmul import TF32_ROUNDOFF, UNIT_ROUNDOFF
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.room import host_share_bytes, no_room
 from corewise.workloads.primitives.convolution import (
     CONVOLUTION,
     WITH_BIAS,
     Asked,
     is_forward,
-    moved_bytes,
     types_of,
 )
 from corewise.workloads.primitives.matmul import product_tolerance
@@ -154,12 +154,12 @@ def prepare_arrays_convolution(
         )
     if asked.benchdnn:
         raise Infeasible("args.benchdnn: its figures are read beside torch's")
-    needed_bytes, free_bytes = 2 * moved_bytes(asked.problem, asked.direction, dtype), arrays.free_bytes()
-    if needed_bytes * context.num_ranks > free_bytes:
-        raise Infeasible(
-            f"the problem needs {needed_bytes} bytes, {free_bytes} are free; "
-            f"set args.mb below {asked.problem.mb}"
-        )
+    free_bytes = arrays.free_bytes()
+    if arrays.device == "cpu":
+        free_bytes = host_share_bytes(context, free_bytes)
+    lacking = CONVOLUTION.lack_of_memory(params, free_bytes)
+    if lacking is not None:
+        raise no_room(lacking, CONVOLUTION.needed_bytes(params), arrays.device, context.num_ranks)
     return ConvolutionJob(arrays, asked, params, dialect, context.rank, facts)
 
 

@@ -13,6 +13,10 @@ class Infeasible(Exception):
     """Raised by `prepare` when the point does not exist here; its text is the reason."""
 
 
+class NotNow(Infeasible):
+    """Raised when memory or disk is not free at this moment: the next `corewise run` tries again."""
+
+
 class MissingPart(Exception):
     """Raised when a framework or library is not installed; its text says what to install."""
 
@@ -43,6 +47,7 @@ class RankContext:
     rendezvous: str  # a folder of this trial's own, on this node
     num_cpus: int
     cache: str = ""  # a folder that the runs of one trial share, for what a compiler leaves
+    host_free_bytes: Optional[int] = None  # of memory, before any rank of this run began
 
 
 class Job(Protocol):

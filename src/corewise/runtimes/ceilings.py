@@ -93,7 +93,7 @@ class CeilingsJob:
         self._dtypes = tuple(dtypes) if args["products"] else ()
         self._array_bytes = int(args["array_bytes"])
         self._precision = context_of or (lambda dtype: _Nothing())
-        self.notes: List[str] = []
+        self.ceiling_notes: List[str] = []
         self.probes: List[Probe] = [*self._streams(), *self._products(), *self._others()]
 
     def check(self) -> Check:
@@ -126,7 +126,7 @@ class CeilingsJob:
         usual = max((each["best"] for each in found if each["dtype"] == "float32"), default=0.0)
         worth = [each for each in found if not _has_no_path(each, usual)]
         notes = [f"{each['dtype']}: {NO_PATH}" for each in found if each not in worth]
-        return {"figures": worth, "ceiling_notes": [*self.notes, *notes]}
+        return {"figures": worth, "ceiling_notes": [*self.ceiling_notes, *notes]}
 
     def loss(self) -> Optional[float]:
         return None
@@ -161,7 +161,7 @@ class CeilingsJob:
             return self._array_bytes
         if most < LEAST_ARRAY_BYTES:
             raise Infeasible(f"{most} bytes for each array are too few: free some memory")
-        self.notes.append(
+        self.ceiling_notes.append(
             f"arrays of {most / 2**20:.0f} MiB, not {self._array_bytes / 2**20:.0f}, for want of memory: "
             "part of them may lie in the caches"
         )
@@ -174,7 +174,7 @@ class CeilingsJob:
                 with self._precision(dtype):
                     made.append(self._largest_product(dtype))
             except Infeasible as problem:
-                self.notes.append(f"{dtype}: {problem}")
+                self.ceiling_notes.append(f"{dtype}: {problem}")
         return made
 
     def _largest_product(self, dtype: str) -> Probe:

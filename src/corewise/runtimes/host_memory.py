@@ -6,7 +6,7 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Tuple
 
 FILES = {  # of a control group: what it may hold, what it holds, and which of that can be given up
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -19,12 +19,30 @@ def free_host_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int
     return max(0, min([_available_bytes(Path(proc)), *_left_by_groups(Path(proc), Path(cgroups))]))
 
 
+def whole_host_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """The least of the machine's memory and what this process's control groups may hold at the most."""
+    limits = (_group_limit(*each) for each in _groups(Path(proc), Path(cgroups)))
+    return min([_meminfo_bytes(Path(proc), "MemTotal:"), *(limit for limit in limits if limit is not None)])
+
+
 def _available_bytes(proc: Path) -> int:
+    return _meminfo_bytes(proc, "MemAvailable:")
+
+
+def _meminfo_bytes(proc: Path, field: str) -> int:
     lines = (proc / "meminfo").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def _left_by_groups(proc: Path, cgroups: Path) -> Iterator[int]:
+    for folder, version in _groups(proc, cgroups):
+        left = _left_by_group(folder, version)
+        if left is not None:
+            yield left
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[Tuple[Path, int]]:
+    """This process's control groups and those above, each with its version."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -36,11 +54,16 @@ def _left_by_groups(proc: Path, cgroups: Path) -> Iterator[int]:
         version, root = (1, cgroups / "memory") if controllers else (2, cgroups)
         folder = root / path.lstrip("/")
         for each in (folder, *folder.parents):
-            left = _left_by_group(each, version)
-            if left is not None:
-                yield left
+            yield each, version
             if each == root:
                 break
+
+
+def _group_limit(folder: Path, version: int) -> Optional[int]:
+    try:
+        return int((folder / FILES[version][0]).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _left_by_group(folder: Path, version: int) -> Optional[int]:

@@ -6,14 +6,17 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.gpu_clocks import clocks_while
 from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.room import host_share_bytes, no_room
 from corewise.workloads.kernels.base import Kernel, KernelRun, Setup
 
+MARGIN = 1.1  # of what is announced over what was measured
+BESIDE_BYTES = 2**26  # the check's blocks, programs that are compiled, and pages that an allocator keeps
 Facts = Callable[[], Mapping[str, Any]]
 
 
@@ -43,6 +46,11 @@ class KernelJob:
             known.update(clocks_while(self.run.step, str(known["gpu_uuid"])))
         return {**known, **self.run.facts()}
 
+    def notes(self) -> Sequence[str]:
+        """What the kernel has to say beside its figures; nothing, unless it has a method `notes`."""
+        say = getattr(self.run, "notes", None)
+        return tuple(say()) if say is not None else ()
+
     def loss(self) -> Optional[float]:
         return None
 
@@ -57,7 +65,7 @@ def prepare_kernel(
     args = kernel_args(kernel, params)
     dtype = str(params["dtype"])
     require_kernel_point(kernel, arrays, params, args)
-    require_memory(kernel, args, dtype, _share_of_memory(arrays, context))
+    require_memory(kernel, args, dtype, _share_of_memory(arrays, context), arrays, context.num_ranks)
     setup = Setup(
         arrays=arrays,
         dtype=dtype,
@@ -66,6 +74,7 @@ def prepare_kernel(
         folder=context.rendezvous,
         num_threads=int(params["threads"]),
         float32_precision=str(params.get("float32_precision", "default")),
+        num_ranks=context.num_ranks,
     )
     return KernelJob(kernel.build(setup), facts)
 
@@ -108,21 +117,43 @@ def require_kernel_point(
         raise Infeasible(f"{arrays.runtime} has no dtype {dtype}; it has {', '.join(arrays.dtypes)}")
 
 
-def require_memory(kernel: Kernel, args: Mapping[str, Any], dtype: str, free_bytes: int) -> None:
+def announced_bytes(kernel: Kernel, args: Mapping[str, Any], dtype: str, arrays: Arrays) -> int:
+    """The most memory that a run takes: set-up, the framework's copies and the check included."""
+    factor, beside_bytes = _over_needed(kernel, args, dtype, arrays)
+    return int(factor * kernel.needed_bytes(args, dtype)) + beside_bytes
+
+
+def _over_needed(kernel: Kernel, args: Mapping[str, Any], dtype: str, arrays: Arrays) -> Tuple[float, int]:
+    """What the kernel's bytes are multiplied with on these arrays, and what comes on top of that."""
+    own = getattr(kernel, "memory_factors", None)
+    factors: Mapping[str, float] = own(args, dtype) if own is not None else {}
+    factor = factors.get(arrays.runtime, arrays.memory_factor)
+    if arrays.device == "cpu":
+        return MARGIN * factor, BESIDE_BYTES
+    return (1.0, 0) if arrays.writes_in_place else (factor, 0)  # what is checked is checked on the host
+
+
+def require_memory(
+    kernel: Kernel, args: Mapping[str, Any], dtype: str, free_bytes: int, arrays: Arrays, num_ranks: int = 1
+) -> None:
     """Raises where the kernel needs more memory than is free, and says what would fit."""
-    needed_bytes = kernel.needed_bytes(args, dtype)
+    needed_bytes = announced_bytes(kernel, args, dtype, arrays)
     if needed_bytes <= free_bytes:
         return
-    fitting = kernel.largest_that_fits(args, dtype, free_bytes)
+    factor, beside_bytes = _over_needed(kernel, args, dtype, arrays)
+    room_bytes = int((free_bytes - beside_bytes) / factor)
+    fitting = kernel.largest_that_fits(args, dtype, room_bytes) if room_bytes > 0 else args
     changed = [f"{name} {value}" for name, value in fitting.items() if args.get(name) != value]
     fits = f"the largest that fits is {', '.join(changed)}" if changed else "no smaller size fits either"
-    raise Infeasible(
-        f"{kernel.name} needs {needed_bytes} bytes ({needed_bytes / 1e9:.3g} GB) in {dtype}, "
-        f"{free_bytes} ({free_bytes / 1e9:.3g} GB) are free; {fits}"
+    raise no_room(
+        f"{kernel.name} needs {needed_bytes} bytes ({needed_bytes / 1e9:.3g} GB) in {dtype} on "
+        f"{arrays.runtime}, {free_bytes} ({free_bytes / 1e9:.3g} GB) are free; {fits}",
+        needed_bytes,
+        arrays.device,
+        num_ranks,
     )
 
 
 def _share_of_memory(arrays: Arrays, context: RankContext) -> int:
     """What this rank may take: ranks on one host share its memory, each has a GPU of its own."""
-    num_sharing = context.num_ranks if arrays.device == "cpu" else 1
-    return arrays.free_bytes() // max(1, num_sharing)
+    return host_share_bytes(context, arrays.free_bytes()) if arrays.device == "cpu" else arrays.free_bytes()

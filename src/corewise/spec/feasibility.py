@@ -6,6 +6,8 @@ from typing import Any
 
 from corewise.spec.axes import AXES
 from corewise.workloads.base import Traits, Workload, is_kernel, traits_of
+from corewise.workloads.primitives.benchdnn import is_program, no_program
+from corewise.workloads.primitives.memory_demand import THERE
 
 # Of /proc/cpuinfo: instructions by which oneDNN computes float32 products in fewer digits.
 SHORT_PRODUCTS = {"bf16": ("amx_bf16", "bf16", "svebf16"), "tf32": ("amx_fp16",)}
@@ -142,6 +144,22 @@ def _primitive(params: Params, here: Circumstances) -> Iterator[str]:
         return
     try:
         reason = refusal(params)
+    except ValueError:  # told by another rule
+        return
+    if reason is not None:
+        yield reason
+    program = params.get("args.benchdnn")
+    if program and not is_program(str(program)):
+        yield f"args.benchdnn: {no_program(str(program))}"
+
+
+def _room(params: Params, here: Circumstances) -> Iterator[str]:
+    """A single operator's tensors fit into the host's memory, which processes share."""
+    lack_of_memory = getattr(here.workload, "lack_of_memory", None)
+    if lack_of_memory is None or params["device"] != "cpu" or not here.machine.memory_bytes:
+        return
+    try:
+        reason = lack_of_memory(params, here.machine.memory_bytes // params["processes"], THERE)
     except ValueError:  # told by another rule
         return
     if reason is not None:
@@ -344,6 +362,7 @@ RULES: tuple[Rule, ...] = (
         _offered,
         _kernel,
         _primitive,
+        _room,
         _side_by_side,
         _images,
         _cores,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 SCHEMA_VERSION = 1
+NOT_NOW = "not-now"  # the kind of a refusal for want of free memory or disk: tried again by the next run
 
 
 @dataclasses.dataclass(frozen=True)

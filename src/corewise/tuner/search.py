@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from corewise.spec.trial import NOT_NOW
 from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.race import Noise, Racer, Verdict, race
@@ -180,7 +181,7 @@ class Search:
         judged = self.found.judged.get(setting)
         if judged is not None and judged.against == self.found.best:
             lost_by = judged.score - self.found.score
-            hopeless = judged.outcome == "rejected" and judged.kind != "infeasible"
+            hopeless = judged.outcome == "rejected" and judged.kind not in ("infeasible", NOT_NOW)
             self._losses[knob, choice] = -math.inf if hopeless else lost_by
         return won
 

@@ -14,7 +14,6 @@ import os
 import selectors
 import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Mapping
@@ -23,6 +22,7 @@ from corewise.machine import pinning
 from corewise.spec.trial import Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.sampling import decide
+from corewise.worker.trial_folder import make_trial_folder
 from corewise.worker.zygote import (
     GRACE_S,
     RankHandle,
@@ -61,7 +61,7 @@ class _Held:
         self.trial = trial
         self.num_samplings = 0
         self.oom_kills = num_oom_kills()
-        self.rendezvous = tempfile.mkdtemp(prefix="corewise-")
+        self.rendezvous = make_trial_folder()
         self.ranks = zygote.fork_ranks(trial, self.rendezvous, folder, asked_at_ns, held=True)
 
     def serve(self, control: Channel) -> None:

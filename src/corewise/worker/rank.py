@@ -17,8 +17,17 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 from corewise.machine import pinning
 from corewise.probes import canary, memory
 from corewise.probes.processes import Disturbance, disturbances
-from corewise.runtimes.base import Check, Infeasible, Job, MissingPart, RankContext, Runtime, WorkloadError
-from corewise.spec.trial import RankResult, Trial, to_json, write_json_aside
+from corewise.runtimes.base import (
+    Check,
+    Infeasible,
+    Job,
+    MissingPart,
+    NotNow,
+    RankContext,
+    Runtime,
+    WorkloadError,
+)
+from corewise.spec.trial import NOT_NOW, RankResult, Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.libraries import missing_libraries
 from corewise.worker.sampling import Go, sample
@@ -49,6 +58,7 @@ class RankPlan:
     result_file: Path
     asked_at_ns: int  # when the engine read the trial, on the machine's monotonic clock
     held: bool = False  # kept alive between samplings, each told by the control side
+    host_free_bytes: Optional[int] = None  # before any rank of the run began
 
 
 def segment_file(result_file: Path, number: int) -> Path:
@@ -80,7 +90,7 @@ def _failure(rank: int, problem: BaseException) -> RankResult:
     if isinstance(problem, TrialFailed):
         return failed(rank, problem.kind, text)
     if isinstance(problem, Infeasible):
-        return failed(rank, "infeasible", text)
+        return failed(rank, NOT_NOW if isinstance(problem, NotNow) else "infeasible", text)
     if isinstance(problem, MissingPart):
         return failed(rank, "missing", text)
     if isinstance(problem, SystemExit):
@@ -103,7 +113,9 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         pinning.apply(placement)
     runtime = get_runtime()
     cache = str(plan.result_file.parent.parent / "cache")
-    context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus), cache)
+    context = RankContext(
+        plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus), cache, plan.host_free_bytes
+    )
     began = time.perf_counter()
     job = runtime.prepare(trial.params, context)
     prepared = time.perf_counter()
@@ -133,10 +145,22 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         job.close()
 
 
-def _sampled_facts(job: Job) -> Mapping[str, Any]:
-    """What a job found while it was sampled; nothing, unless it has a method `sampled_facts`."""
+def _sampled_facts(job: Job, channel: Channel) -> Mapping[str, Any]:
+    """What a job found while it was sampled; nothing, unless it has a method `sampled_facts`.
+
+    One that takes long tells what it does, by the method `tell_phases`.
+    """
+    hear = getattr(job, "tell_phases", None)
+    if hear is not None:
+        hear(lambda phase: channel.send(event="phase", phase=phase))
     say = getattr(job, "sampled_facts", None)
     return say() if say is not None else {}
+
+
+def _notes(job: Job) -> Sequence[str]:
+    """What a job has to say beside its figures; nothing, unless it has a method `notes`."""
+    say = getattr(job, "notes", None)
+    return tuple(say()) if say is not None else ()
 
 
 def _of_others(trial: Trial, metrics: Mapping[str, float]) -> Mapping[str, float]:
@@ -282,7 +306,7 @@ def _sampled(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling
         steps_per_sample=sampled.steps_per_sample,
         samples_per_step=float(job.samples_per_step),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-        facts={**before.facts(job), **_sampled_facts(job)},
+        facts={**before.facts(job), **_sampled_facts(job, channel)},
         disturbances=tuple(disturbances(_of_others(trial, probe.metrics), len(cpus))),
-        notes=() if before.warm_up.reason == "steady" else (NOT_STEADY,),
+        notes=(*_notes(job), *(() if before.warm_up.reason == "steady" else (NOT_STEADY,))),
     )

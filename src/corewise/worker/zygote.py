@@ -14,19 +14,20 @@ import selectors
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from corewise.machine import pinning
 from corewise.runtimes.base import MissingPart, Runtime
+from corewise.runtimes.host_memory import free_host_bytes
 from corewise.runtimes.registry import find_runtime
 from corewise.spec.trial import Trial, to_json, write_json_aside
 from corewise.worker.channel import Channel
 from corewise.worker.rank import RankPlan, failed, run_rank
 from corewise.worker.sampling import decide
 from corewise.worker.signals import signal_name
+from corewise.worker.trial_folder import clear_abandoned, make_trial_folder
 
 GRACE_S = 2.0  # what the others get to finish once one rank has failed
 LOG_TAIL_BYTES = 4000
@@ -70,6 +71,7 @@ class Zygote:
     def __init__(self, runtime_name: str, warm: bool) -> None:
         self.runtime_name = runtime_name
         self.runtime: Optional[Runtime] = None
+        clear_abandoned()
         if warm:
             self.runtime = find_runtime(runtime_name)
             self.runtime.warm()
@@ -79,7 +81,7 @@ class Zygote:
     def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
         """Run the trial once; a result file per rank. False when the control side has gone or said stop."""
         self.warm_for(trial)
-        rendezvous = tempfile.mkdtemp(prefix="corewise-")
+        rendezvous = make_trial_folder()
         oom_kills = num_oom_kills()
         ranks = self.fork_ranks(trial, rendezvous, out_dir, asked_at_ns)
         go_on = False
@@ -103,8 +105,14 @@ class Zygote:
         self, trial: Trial, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool = False
     ) -> list[RankHandle]:
         """All ranks of a run, started."""
+        free_bytes = free_host_bytes()
         return [
-            self._fork(trial, rank, rendezvous, out_dir, asked_at_ns, held) for rank in range(trial.num_ranks)
+            self._fork(
+                RankPlan(
+                    trial, rank, rendezvous, out_dir / f"rank-{rank}.json", asked_at_ns, held, free_bytes
+                )
+            )
+            for rank in range(trial.num_ranks)
         ]
 
     def warm_for(self, trial: Trial) -> None:
@@ -113,11 +121,9 @@ class Zygote:
             with contextlib.suppress(ImportError, MissingPart):  # the rank meets it too, and says what
                 self.runtime.warm_for(trial.params)
 
-    def _fork(
-        self, trial: Trial, rank: int, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool
-    ) -> RankHandle:
+    def _fork(self, plan: RankPlan) -> RankHandle:
         to_child, to_parent = os.pipe(), os.pipe()
-        result_file, log_file = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
+        log_file = plan.result_file.with_suffix(".log")
         parent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -126,11 +132,7 @@ class Zygote:
                 os.close(to_child[1])
                 os.close(to_parent[0])
                 pinning.die_with_parent(parent_pid)
-                self._be_rank(
-                    RankPlan(trial, rank, rendezvous, result_file, asked_at_ns, held),
-                    Channel(to_child[0], to_parent[1]),
-                    log_file,
-                )
+                self._be_rank(plan, Channel(to_child[0], to_parent[1]), log_file)
                 code = 0
             except OSError:
                 code = DISK_EXIT
@@ -138,7 +140,7 @@ class Zygote:
                 os._exit(code)
         os.close(to_child[0])
         os.close(to_parent[1])
-        return RankHandle(rank, pid, Channel(to_parent[0], to_child[1]), result_file, log_file)
+        return RankHandle(plan.rank, pid, Channel(to_parent[0], to_child[1]), plan.result_file, log_file)
 
     def _be_rank(self, plan: RankPlan, channel: Channel, log_file: Path) -> None:
         os.setpgid(0, 0)

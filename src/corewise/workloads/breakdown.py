@@ -6,9 +6,11 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-SCHEMA = 1
+SCHEMA = 2
+DOUBTFUL_OVER = 1.05  # operators of a step cannot take longer than the step; beyond noise they do
 CATEGORIES = (
     "convolution",
     "matrix product",
@@ -39,15 +41,16 @@ class Primitive:
     problem: str  # a convolution as benchdnn writes it, else ""
     num_calls: float  # in a step; not whole where steps differ
     in_model_s: float
-    alone_s: Optional[float]  # median; None: it does not run alone
+    alone_s: Optional[float]  # None: it does not run alone, or gives other numbers there
     alone_best_s: Optional[float]
-    flops: float  # of one call
-    traffic_bytes: float  # of one call: every tensor read or written once
+    flops: Optional[float]  # of one call; 0: one pass over memory; None: not counted, so not judged
+    traffic_bytes: float  # of one call: every tensor read or written once, of tables what is picked
     cached_share: float = 0.0  # of the bytes it reads, those that lay in the cache in the model, and alone
     new_pages: float = 0.0  # of memory that a call met in the model
     new_pages_s: float = 0.0  # what they cost, of the time alone
     check_error: Optional[float] = None  # against the model's own call; None: not compared
     why_not_alone: str = ""
+    is_wrong_alone: bool = False  # it was compared with the model's own call and failed
 
     @property
     def counted_s(self) -> float:
@@ -60,8 +63,10 @@ class Primitive:
         return self.in_model_s / self.alone_s if self.alone_s else None
 
     @property
-    def gflop_per_s(self) -> float:
-        """In the model; 0 where nothing is multiplied."""
+    def gflop_per_s(self) -> Optional[float]:
+        """In the model; 0 where nothing is multiplied, None where that is not counted."""
+        if self.flops is None:
+            return None
         return self.flops * self.num_calls / self.in_model_s / 1e9 if self.in_model_s > 0 else 0.0
 
     @property
@@ -72,10 +77,16 @@ class Primitive:
 
 @dataclasses.dataclass(frozen=True)
 class Breakdown:
-    """A step and the primitives it is made of."""
+    """A step and the primitives it is made of.
 
-    step_s: float  # median of steps that nobody watched
-    watched_step_s: float  # median of steps with every operator timed
+    Every time is the median over rounds of the low quartile within a round (`typical`). Disturbances only
+    ever add time, so the quartile leaves them out as long as they meet fewer than three samples in four; the
+    least time of all would be luck. Rounds differ in clock and in the memory they got, to either side: of
+    them the median counts.
+    """
+
+    step_s: float  # of steps that nobody watched
+    watched_step_s: float  # of steps with every operator timed
     primitives: Tuple[Primitive, ...]  # the costliest in the model first
     steps_s: Tuple[float, ...]
     sums_over_steps: Tuple[float, ...]  # sum of the primitives alone over the step, of each round
@@ -86,7 +97,24 @@ class Breakdown:
     num_threads: int
     device: str
     minor_faults_per_step: float = 0.0  # pages that were new to the process
-    notes: Tuple[str, ...] = ()
+    num_repeated: int = 0  # rounds that were disturbed, set aside and measured again
+    notes: Tuple[str, ...] = ()  # what disturbed the rounds that count
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True when a round that counts was disturbed."""
+        return bool(self.notes)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True when the operators together take longer in the model than the step that they are part of."""
+        return self.in_model_s > DOUBTFUL_OVER * self.step_s
+
+    @property
+    def between_s(self) -> Optional[float]:
+        """The step less its operators; None where that is below what can be told."""
+        left_s = self.step_s - self.in_model_s
+        return left_s if left_s >= 0 else None
 
     @property
     def in_model_s(self) -> float:
@@ -119,11 +147,11 @@ class Share:
 
 
 def shares(found: Breakdown) -> List[Share]:
-    """Where the time goes, most of it first; what no operator accounts for comes last.
+    """Where the time goes, most of it first, as shares of the step; what no operator accounts for comes last.
 
-    Of the step, or of what the operators take together where watched steps happened to be slower.
+    They add up to more than 1 where the operators took longer than the step; `is_doubtful` tells when that
+    is more than noise.
     """
-    whole_s = max(found.step_s, found.in_model_s)
     rolled: List[Share] = []
     for category in CATEGORIES:
         members = [each for each in found.primitives if each.category == category]
@@ -135,12 +163,22 @@ def shares(found: Breakdown) -> List[Share]:
                     sum(each.num_calls for each in members),
                     in_model_s,
                     sum(each.counted_s for each in members),
-                    in_model_s / whole_s,
+                    in_model_s / found.step_s,
                 )
             )
     rolled.sort(key=lambda each: -each.in_model_s)
-    left_s = found.step_s - found.in_model_s
-    return [*rolled, Share(BETWEEN, 0.0, left_s, None, max(0.0, left_s) / whole_s)]
+    left_s = found.between_s or 0.0
+    return [*rolled, Share(BETWEEN, 0.0, left_s, None, left_s / found.step_s)]
+
+
+def low_quartile(values: Sequence[float]) -> float:
+    """The value that a quarter of them do not exceed; the least of up to four."""
+    return sorted(values)[(len(values) - 1) // 4]
+
+
+def typical(rounds: Sequence[Sequence[float]]) -> float:
+    """What a quantity measured in rounds counts for: the median over rounds of its low quartile in each."""
+    return statistics.median(low_quartile(each) for each in rounds if each)
 
 
 def to_json(found: Breakdown) -> Dict[str, Any]:

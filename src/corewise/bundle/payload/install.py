@@ -4,6 +4,7 @@ Runs alone, under the target's own Python, before anything of the bundle is inst
 """
 
 import argparse
+import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -233,7 +235,9 @@ def install_wheels(prefix: Path, folder: Path, bundle: dict[str, Any], shares: b
     pip = [str(prefix / "bin/python"), "-m", "pip", "install", "--no-index", "--find-links", str(wheels)]
     pip += ["--disable-pip-version-check", "--no-cache-dir", "--quiet"]
     if bundle["worker_only"]:
-        run_pip([*pip, "--force-reinstall", "--no-deps", *map(str, sorted(wheels.glob("*.whl")))], prefix)
+        with tempfile.TemporaryDirectory(dir=prefix) as scratch:
+            files = [path_of_wheel(path, Path(scratch)) for path in wheels_in(folder)]
+            run_pip([*pip, "--force-reinstall", "--no-deps", *map(str, files)], prefix)
         return
     held = prefix / ".held.txt"
     numpy = version_of("numpy") if shares and not bundle["frameworks"] else None
@@ -242,6 +246,20 @@ def install_wheels(prefix: Path, folder: Path, bundle: dict[str, Any], shares: b
     # First, and in any case, this very Corewise: the same version may already be there with other files.
     run_pip([*pip, "--force-reinstall", "--no-deps", f"corewise=={bundle['corewise']}"], prefix)
     run_pip([*pip, "--constraint", str(held), *bundle["install"]], prefix)
+
+
+def wheels_in(folder: Path) -> list[Path]:
+    """All wheels of the bundle; some may be packed once more, as gzip files."""
+    return sorted([*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.whl.gz")])
+
+
+def path_of_wheel(path: Path, scratch: Path) -> Path:
+    """The wheel itself, unpacked into the scratch folder where need be."""
+    if path.suffix != ".gz":
+        return path
+    whole = scratch / path.stem
+    whole.write_bytes(gzip.decompress(path.read_bytes()))
+    return whole
 
 
 def run_pip(words: list[str], prefix: Path) -> None:
@@ -265,9 +283,10 @@ def unpack(prefix: Path, folder: Path, bundle: dict[str, Any]) -> None:
     packages = prefix / "packages"
     shutil.rmtree(packages, ignore_errors=True)
     keeps_numpy = version_of("numpy") is not None and not bundle["frameworks"]
-    for path in sorted((folder / "wheels").glob("*.whl")):
-        if not (keeps_numpy and path.name.startswith("numpy-")):
-            unpack_wheel(path, packages)
+    with tempfile.TemporaryDirectory(dir=prefix) as scratch:
+        for path in wheels_in(folder):
+            if not (keeps_numpy and path.name.startswith("numpy-")):
+                unpack_wheel(path_of_wheel(path, Path(scratch)), packages)
     (prefix / "bin").mkdir(exist_ok=True)
     for name, words in (("python", ""), ("corewise", "-m corewise ")):
         command = prefix / "bin" / name

@@ -5,7 +5,7 @@ multicore architectures" (2009).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,9 @@ from corewise.report.charts.words import caption_joined
 from corewise.report.columns import number_or_nan
 from corewise.report.groups import Group
 from corewise.report.machines import machine_key, machine_labels
+from corewise.report.method import busy_words
 from corewise.report.model import Chart
-from corewise.report.phrases import point_words, task_words, usual_point, value_words
+from corewise.report.phrases import axis_title, point_words, task_words, usual_point, value_words
 from corewise.report.words import counted, figure, listed, number, rounded, short
 from corewise.spec.record import Record
 
@@ -41,6 +42,8 @@ _NEEDED = (
 )
 _LIGHT = 0.4  # opacity of roofs of fewer threads
 _APART = 0.12  # in powers of ten: labels nearer to each other would overlap
+_ABOVE = 0.05  # of the height: room for the words of the highest roof
+_SAME_RATE = {"complex128": "float64", "complex64": "float32", "float16": "bfloat16"}
 _ROOM, _ROOM_FOR_LABELS = 3.0, 10.0  # beyond the outermost points and ridges, as factors
 
 
@@ -50,7 +53,7 @@ class Roof:
 
     machine: str
     device: str
-    precision: str
+    precision: str  # whose rate it is: the one measured, where several formats have the same
     width: int  # threads, or GPUs
     gflop_per_s: float
     gbyte_per_s: float
@@ -71,6 +74,7 @@ class Dot:
     flops_per_byte: float
     gflop_per_s: float
     fraction: float
+    format: str  # whose rate bounds the trial
 
 
 def roofline_chart(study: str, title: str, groups: Sequence[Group]) -> Chart | None:
@@ -85,11 +89,12 @@ def roofline_chart(study: str, title: str, groups: Sequence[Group]) -> Chart | N
     return Chart(
         key=key_of(study, "roofline"),
         title=f"{title}: roofline",
-        spec=_spec(drawn, roofs, groups),
+        spec=_spec(drawn, roofs),
         caption=caption_joined(
             "Median flop rate over runs against flops per byte of least traffic. Lines: what the machine "
             "attains there, as `corewise doctor --ceilings` measured it: bandwidth × flops per byte up to "
             "the peak; lighter ones of fewer threads.",
+            busy_words([dot.group.records[dot.i] for dot in drawn]),
             _left_out(groups, dots, drawn, roofs),
         ),
         alt=(
@@ -111,22 +116,31 @@ def dots_of(groups: Sequence[Group]) -> list[Dot]:
                 continue
             rate, intensity, fraction, peak, bandwidth = figures
             machine = labels[machine_key(record)] if len(labels) > 1 else ""
-            roof = Roof(machine, *_kind(record), peak, bandwidth)
-            found.append(Dot(group, i, roof, intensity, rate, fraction))
+            precision, (device, width) = rate_format(record), _width(record)
+            roof = Roof(machine, device, _SAME_RATE.get(precision, precision), width, peak, bandwidth)
+            found.append(Dot(group, i, roof, intensity, rate, fraction, precision))
     return found
 
 
-def _kind(record: Record) -> tuple[str, str, int]:
-    """Device, precision and width of a trial, as its roof is labelled."""
+def rate_format(record: Record) -> str:
+    """The number format whose rate bounds the trial, as its ceiling was chosen."""
     params = record.params
-    precision = str(params.get("dtype", "float32"))
-    asked = params.get("float32_precision")
-    if precision == "float32" and asked in ("tf32", "bf16"):
-        precision = str(asked)
+    dtype, asked = str(params.get("dtype", "float32")), params.get("float32_precision")
+    if dtype != "float32":
+        return dtype
+    if asked in ("tf32", "bf16"):
+        return {"tf32": "tf32", "bf16": "bfloat16"}[str(asked)]
+    is_on_images = number_or_nan(record.work.get("pixels_per_sample")) > 0
+    return "tf32" if params.get("device") == "cuda" and is_on_images else dtype
+
+
+def _width(record: Record) -> tuple[str, int]:
+    """Device of a trial and how much of it: GPUs or threads."""
+    params = record.params
     processes, threads = (number_or_nan(params.get(name)) for name in ("processes", "threads"))
     device = str(params.get("device", "cpu"))
     width = processes if device == "cuda" else processes * threads
-    return device, precision, int(width) if math.isfinite(width) else 1
+    return device, int(width) if math.isfinite(width) else 1
 
 
 def _chosen(roofs: Sequence[Roof]) -> list[Roof]:
@@ -159,27 +173,29 @@ def _left_out(
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _spec(dots: Sequence[Dot], roofs: Sequence[Roof], groups: Sequence[Group]) -> dict[str, Any]:
+def _spec(dots: Sequence[Dot], roofs: Sequence[Roof]) -> dict[str, Any]:
     import altair as alt
 
     xs = [*(dot.flops_per_byte for dot in dots), *(roof.ridge for roof in roofs)]
     low, high = min(xs) / _ROOM, max(xs) * _ROOM_FOR_LABELS
     ys = [*(dot.gflop_per_s for dot in dots), *(roof.gflop_per_s for roof in roofs)]
     ys += [min(max(roof.gbyte_per_s * low, min(ys) / _ROOM) for roof in roofs)]
+    ys += [max(ys) * (max(ys) / min(ys)) ** _ABOVE]
     x = alt.X(
         "x:Q",
         title="flops per byte of least traffic",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=log_ticks([low, high]), format="~r", grid=False),
+        axis=alt.Axis(values=log_ticks([low, high]), format=",~r", grid=False),
     )
-    y = y_axis("Gflop/s", ys, log=True)
-    lines = _roof_rows(roofs, low, high, min(ys) * 0.85)
+    y = y_axis("Gflop/s", ys, log=True, fmt=",~r")
+    words_of = _roof_words(dots)
+    lines = _roof_rows(roofs, words_of, low, high, min(ys) * 0.85)
     kinds = list(dict.fromkeys(row["precision"] for row in lines))
     dash = alt.Scale(domain=kinds, range=[DASHES[k % len(DASHES)] for k in range(len(kinds))])
     faint = alt.Opacity("weight:Q", scale=None, legend=None)
     roof = chart_of("roofs").mark_line(strokeWidth=1.8, color=GREY, clip=True)
     words = chart_of("roofs").mark_text(align="right", dx=-2, dy=-7, fontSize=10, color=GREY)
-    rows, names, title = _rows(dots, groups)
+    rows, names, title = _rows(dots, words_of)
     tips = {
         "point:N": "setting", "y:Q": "Gflop/s", "x:Q": "flops per byte", "share:N": "of the attainable",
         "limit:N": "limited by", "roof:N": "under", "trial:N": "trial",
@@ -203,7 +219,9 @@ def _spec(dots: Sequence[Dot], roofs: Sequence[Roof], groups: Sequence[Group]) -
     return framed(layers, {"rows": rows, "roofs": lines}, HEIGHT, Highlight(names))
 
 
-def _roof_rows(roofs: Sequence[Roof], low: float, high: float, floor: float) -> list[dict[str, Any]]:
+def _roof_rows(
+    roofs: Sequence[Roof], words_of: Mapping[Roof, str], low: float, high: float, floor: float
+) -> list[dict[str, Any]]:
     """Three points of each roof, its words at the right end where no other's stand already."""
     widest = {(roof.machine, roof.device, roof.precision): roof.width for roof in reversed(roofs)}
     rows: list[dict[str, Any]] = []
@@ -215,7 +233,7 @@ def _roof_rows(roofs: Sequence[Roof], low: float, high: float, floor: float) -> 
         if free:
             labelled.append(place)
         is_widest = roof.width == widest[roof.machine, roof.device, roof.precision]
-        label = _roof_words(roof)
+        label = words_of[roof]
         for x in (start, roof.ridge, high):
             rows.append(
                 {
@@ -227,19 +245,38 @@ def _roof_rows(roofs: Sequence[Roof], low: float, high: float, floor: float) -> 
     return rows
 
 
-def _roof_words(roof: Roof) -> str:
+def _roof_words(dots: Sequence[Dot]) -> dict[Roof, str]:
+    """The label of each roof, with all formats of the trials below it."""
+    formats: dict[Roof, dict[str, None]] = {}
+    for dot in dots:
+        formats.setdefault(dot.roof, {})[dot.format] = None
+    in_order = {roof: sorted(each, key=lambda name: name in _SAME_RATE) for roof, each in formats.items()}
+    return {roof: _words(roof, listed(each)) for roof, each in in_order.items()}
+
+
+def _words(roof: Roof, formats: str) -> str:
     """A roof as its label: float32, 16 threads: 1,230 Gflop/s, 96 GB/s."""
     width = counted(roof.width, "GPU") if roof.device == "cuda" else value_words("threads", roof.width)
     where = f"{short(roof.machine)}, " if roof.machine else ""
     rates = f"{figure(roof.gflop_per_s)} Gflop/s, {figure(roof.gbyte_per_s)} GB/s"
-    return f"{where}{roof.precision}, {width}: {rates}"
+    return f"{where}{formats}, {width}: {rates}"
 
 
-def _rows(dots: Sequence[Dot], groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str], str]:
+def _series(dots: Sequence[Dot]) -> tuple[str, list[str]]:
+    """What tells the points apart by colour, and its value for each: workloads, else the first axis."""
+    if len({id(dot.group) for dot in dots}) > 1:
+        return "workload", [task_words(dot.group) for dot in dots]
+    for name in (*dots[0].group.axes, *dots[0].group.varying):
+        values = [value_words(name, dot.group.points[dot.i].get(name)) for dot in dots]
+        if len(set(values)) > 1:
+            return axis_title(name), values
+    return "precision", [dot.format for dot in dots]
+
+
+def _rows(dots: Sequence[Dot], words_of: Mapping[Roof, str]) -> tuple[list[dict[str, Any]], list[str], str]:
     """The data, the names of the series in order, and what they are."""
     several = len({id(dot.group) for dot in dots}) > 1
-    title = "workload" if several else "precision"
-    names = [task_words(dot.group) if several else dot.roof.precision for dot in dots]
+    title, names = _series(dots)
     known = list(dict.fromkeys(names))
     if len(known) > len(COLOURS):
         kept = known[: len(COLOURS) - 1]
@@ -253,7 +290,7 @@ def _rows(dots: Sequence[Dot], groups: Sequence[Group]) -> tuple[list[dict[str, 
             {
                 "x": rounded(dot.flops_per_byte), "y": rounded(dot.gflop_per_s), "series": name,
                 "point": f"{task_words(dot.group)}, {own}" if several else own,
-                "share": f"{100 * dot.fraction:.3g} %", "roof": _roof_words(dot.roof),
+                "share": f"{100 * dot.fraction:.3g} %", "roof": words_of[dot.roof],
                 "limit": "memory" if dot.flops_per_byte < dot.roof.ridge else "computing",
                 "trial": record.trial_id[:8],
             }

@@ -30,6 +30,8 @@ class JaxArrays:
 
     runtime = "jax"
     writes_in_place = False
+    memory_factor = 1.5
+    threads_elementwise = True
     dtypes: Tuple[str, ...] = DTYPES
 
     def __init__(self, device: Any = None) -> None:

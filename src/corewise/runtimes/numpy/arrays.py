@@ -24,6 +24,8 @@ class NumpyArrays:
     runtime = "numpy"
     device = "cpu"
     writes_in_place = True
+    memory_factor = 1.0
+    threads_elementwise = False
     dtypes: Tuple[str, ...] = ("float64", "float32", "int8", "int32", "complex64", "complex128")
 
     def __init__(self) -> None:

@@ -29,6 +29,8 @@ class TensorflowArrays:
 
     runtime = "tensorflow"
     writes_in_place = False
+    memory_factor = 2.0
+    threads_elementwise = True
     dtypes: Tuple[str, ...] = DTYPES
 
     def __init__(self, device: str = "cpu", ordinal: int = 0) -> None:

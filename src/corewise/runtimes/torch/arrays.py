@@ -23,6 +23,8 @@ class TorchArrays:
 
     runtime = "torch"
     writes_in_place = True
+    memory_factor = 1.0
+    threads_elementwise = True
     dtypes: Tuple[str, ...] = (
         "float64",
         "float32",

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from corewise.runtimes.torch.breakdown_flops import flops_of, is_tagged_one_pass
 from corewise.runtimes.torch.breakdown_inputs import Wanted, copied, wanted
+from corewise.runtimes.torch.breakdown_traffic import traffic
 from corewise.runtimes.torch.breakdown_work import (
     VIEWS,
     category_of,
-    flops_of,
     layout_of,
     operator_name,
     parameters_of,
@@ -26,7 +27,6 @@ from corewise.runtimes.torch.breakdown_work import (
     shapes_of,
     span_bytes,
     tensors_in,
-    traffic,
 )
 
 Key = Tuple[Any, ...]
@@ -138,7 +138,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             func,
             kept_args,
             kept_kwargs,
-            _described(func, category, key[1], args, inputs, made),
+            _described(func, category, key[1], args, kwargs, made),
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
         )
@@ -205,9 +205,10 @@ def signature(value: Any) -> Any:
 
 
 def _described(
-    func: Any, category: str, phase: str, args: Any, inputs: List[Tensor], made: Any
+    func: Any, category: str, phase: str, args: Any, kwargs: Mapping[str, Any], made: Any
 ) -> Dict[str, Any]:
     name = operator_name(func)
+    inputs = [*tensors_in(args), *tensors_in(kwargs)]
     involved = inputs or tensors_in(made)
     floats = [each for each in involved if each.is_floating_point()] or involved
     dtype = str(floats[0].dtype).replace("torch.", "") if floats else "none"
@@ -220,8 +221,8 @@ def _described(
         "dtype": dtype,
         "parameters": parameters_of(func, args),
         "problem": problem_of(name, args, made),
-        "flops": flops_of(name, args, made),
-        "traffic_bytes": traffic(name, category, inputs, made),
+        "flops": 0.0 if category == "view" else flops_of(name, args, made, is_tagged_one_pass(func)),
+        "traffic_bytes": traffic(func, category, args, kwargs, made),
     }
 
 

@@ -1,4 +1,4 @@
-"""What kind of work a torch operator is, how much of it, and how it is written down.
+"""What kind of work a torch operator is, and how it is written down.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -6,19 +6,18 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from corewise.workloads.breakdown import conv_problem
-from corewise.workloads.primitives.problem import parse_convolution
 
 Args = Tuple[Any, ...]
 _BY_NAME: Tuple[Tuple[str, Tuple[str, ...]], ...] = (  # the first category with a word in the name
     ("convolution", ("conv",)),
     ("recurrent layer", ("rnn", "lstm", "gru")),
-    ("attention", ("attention", "sdpa")),
+    ("attention", ("attention", "sdpa", "_transformer_encoder_layer")),
     ("matrix product", ("addmm", "bmm", "mm", "linear", "matmul", "addmv", "mv", "dot", "einsum")),
     ("normalisation", ("norm",)),
     ("pooling", ("pool",)),
@@ -38,7 +37,7 @@ VIEWS = frozenset((
     "squeeze", "select", "slice", "alias", "flatten", "narrow", "split", "split_with_sizes", "unbind",
     "chunk",
     "lift_fresh", "view_as", "expand_as", "unflatten", "detach_", "movedim", "reshape_as", "numpy_T",
-    "result_type",
+    "result_type", "unsafe_split", "transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes",
 ))  # fmt: skip
 
 
@@ -78,96 +77,6 @@ def span_bytes(tensor: Tensor) -> int:
     return int(math.prod(distinct)) * tensor.element_size()
 
 
-def traffic(name: str, category: str, args: Any, made: Any) -> float:
-    """Bytes when every tensor is read or written once; a view moves nothing."""
-    if category == "view":
-        return 0.0
-    read, written = tensors_in(args), tensors_in(made)
-    if name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"):
-        return 0.0
-    total = sum(span_bytes(each) for each in _distinct(read))
-    return float(total + sum(span_bytes(each) for each in _distinct(written)))
-
-
-def _distinct(found: Sequence[Tensor]) -> List[Tensor]:
-    seen = {}
-    for each in found:
-        seen[each.data_ptr(), tuple(each.shape), each.stride()] = each
-    return list(seen.values())
-
-
-def flops_of(name: str, args: Args, made: Any) -> float:
-    """Floating-point operations of one call, a multiplication and an addition as two; 0 where not counted.
-
-    Of convolutions of images those that meet the source and not its padding, as benchdnn counts.
-    """
-    problem = problem_of(name, args, made)
-    if problem:
-        directions = int(args[10][0]) + int(args[10][1]) if name == "convolution_backward" else 1
-        return parse_convolution(problem).flops * directions
-    count = _FLOPS.get(name)
-    try:
-        return float(count(args, tensors_in(made))) if count is not None else 0.0
-    except (IndexError, TypeError, AttributeError, ValueError):  # another overload of that name
-        return 0.0
-
-
-def _forward_conv(args: Args, made: List[Tensor]) -> Any:
-    weight = args[1]
-    transposed = len(args) > 6 and args[6] is True
-    positions = args[0] if transposed else made[0]
-    return 2.0 * positions.shape[0] * math.prod(positions.shape[2:]) * weight.numel()
-
-
-def _backward_conv(args: Args, made: List[Tensor]) -> Any:
-    grad, image, weight = args[0], args[1], args[2]
-    positions = image if args[7] is True else grad
-    once = 2.0 * positions.shape[0] * math.prod(positions.shape[2:]) * weight.numel()
-    return once * (int(args[10][0]) + int(args[10][1]))
-
-
-def _product(first: int) -> Callable[[Args, List[Tensor]], Any]:
-    """Of a product whose left matrix is the argument at this place; the last one is summed over."""
-    return lambda args, made: 2.0 * made[0].numel() * args[first].shape[-1]
-
-
-def _attention(args: Args, made: List[Tensor]) -> Any:
-    query, key, value = args[0], args[1], args[2]
-    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
-    return 2.0 * pairs * (query.shape[-1] + value.shape[-1])
-
-
-def _attention_backward(args: Args, made: List[Tensor]) -> Any:
-    return 2.5 * _attention(args[1:4], made)  # five products where forward has two
-
-
-def _lstm_input(args: Args, made: List[Tensor]) -> Any:
-    steps_and_samples = args[0].shape[0] * args[0].shape[1]
-    return 2.0 * steps_and_samples * sum(w.numel() for w in args[2] if w.dim() == 2)
-
-
-def _mkldnn_rnn(args: Args, made: List[Tensor]) -> Any:
-    return 2.0 * args[0].shape[0] * args[0].shape[1] * (args[1].numel() + args[2].numel())
-
-
-_FLOPS: Mapping[str, Callable[[Args, List[Tensor]], Any]] = {
-    **dict.fromkeys(("convolution", "conv1d", "conv2d", "conv3d", "mkldnn_convolution", "cudnn_convolution"),
-                    _forward_conv),
-    "convolution_backward": _backward_conv,
-    **dict.fromkeys(("mm", "bmm", "linear", "matmul", "mv", "dot"), _product(0)),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _product(1)),
-    **dict.fromkeys(("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
-                     "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-                     "_scaled_dot_product_cudnn_attention"), _attention),
-    **dict.fromkeys(("_scaled_dot_product_flash_attention_for_cpu_backward",
-                     "_scaled_dot_product_flash_attention_backward",
-                     "_scaled_dot_product_efficient_attention_backward"), _attention_backward),
-    "lstm": _lstm_input,
-    "mkldnn_rnn_layer": _mkldnn_rnn,
-    "mkldnn_rnn_layer_backward": lambda args, made: 2.0 * _mkldnn_rnn(args, made),
-}  # fmt: skip
-
-
 def problem_of(name: str, args: Args, made: Any) -> str:
     """A convolution of images in benchdnn's notation; "" for anything else."""
     try:
@@ -182,7 +91,9 @@ def problem_of(name: str, args: Args, made: Any) -> str:
             transposed, groups = bool(args[7]), args[9]
         else:
             return ""
-        if image.dim() != 4 or transposed or isinstance(padding, str):
+        if image.dim() == 3 and out.dim() == 3:  # one image without a batch
+            image, out = image[None], out[None]
+        if image.dim() != 4 or transposed or isinstance(padding, str) or weight.dim() != 4:
             return ""
         return conv_problem(
             batch=image.shape[0],

@@ -42,7 +42,7 @@ class GpuCeilingsJob(CeilingsJob):
             host = torch.empty(MOVED_BYTES, dtype=torch.uint8, pin_memory=True).random_()
             there = torch.empty(MOVED_BYTES, dtype=torch.uint8, device="cuda")
         except RuntimeError as problem:
-            self.notes.append(f"copies between host and device: {str(problem).splitlines()[0]}")
+            self.ceiling_notes.append(f"copies between host and device: {str(problem).splitlines()[0]}")
             return made
         for kind, to, source in (("to_device", there, host), ("from_device", host, there)):
             made.append(

@@ -31,6 +31,7 @@ from corewise.workloads.primitives.convolution import (
     Asked,
     is_forward,
     moved_bytes,
+    separated_types,
     types_of,
 )
 from corewise.workloads.primitives.matmul import product_tolerance
@@ -64,16 +65,15 @@ def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> Prim
     asked = CONVOLUTION.asked(workload_args(params))
     settings = read_settings(params, context)
     _refuse(asked, settings)
-    needed_bytes = 2 * moved_bytes(asked.problem, asked.direction, settings.dtype)  # a second layout of each
-    require_room(needed_bytes, settings, context, f"set args.mb below {asked.problem.mb}")
+    require_room(CONVOLUTION, params, settings, context)
     made = int8_convolution if settings.dtype == "int8" else _float_convolution
-    operate, check = made(asked, settings, context.rank)
     return PrimitiveJob(
         settings,
-        operate,
-        check,
+        lambda seed: made(asked, settings, seed),
+        context.rank,
         _facts(asked, settings),
         _benchdnn(asked, settings, int(params["threads"])),
+        moved_bytes(asked.problem, asked.direction, settings.dtype),
     )
 
 
@@ -118,9 +118,19 @@ def _benchdnn(
 ) -> Optional[Callable[[], Mapping[str, Any]]]:
     if not asked.benchdnn:
         return None
-    options = {"dir": asked.direction, "cfg": types_of(settings.dtype, asked.int8_source)}
-    words = benchdnn_words(asked.benchdnn, "conv", str(asked.problem), options, num_times=BENCHDNN_TIMES)
-    return benchdnn_facts(words, num_threads)
+    types = types_of(settings.dtype, asked.int8_source)
+    named = {"dt": separated_types(types), "cfg": types}  # older programs know `cfg` alone
+    commands = [
+        benchdnn_words(
+            asked.benchdnn,
+            "conv",
+            str(asked.problem),
+            {"dir": asked.direction, option: value},
+            num_times=BENCHDNN_TIMES,
+        )
+        for option, value in named.items()
+    ]
+    return benchdnn_facts(commands, num_threads)
 
 
 def _float_convolution(
@@ -168,8 +178,6 @@ def _forward(asked: Asked, given: Tensors, layouts: Layouts) -> Callable[[], Any
     weights, bias = layouts.weights(given["wei"]), given.get("bia")
     if asked.direction == "FWD_I":
         weights, bias = layouts.inference_weights(given["wei"], options), layouts.bias(bias)
-    else:
-        weights.requires_grad_()
     source, arrange, plain = given["src"], layouts.arrange, layouts.plain
     if layouts.is_plain:
         return lambda: convolve(source, weights, bias, **options)

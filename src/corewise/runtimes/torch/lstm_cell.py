@@ -48,22 +48,30 @@ def prepare_lstm_cell(params: Mapping[str, Any], context: RankContext) -> Primit
             f"sic{problem.sic} and dic{problem.dic}: torch's states go out as wide as they come in"
         )
     work = LSTM_CELL.work(str(params["mode"]), workload_args(params), settings.dtype)
-    require_room(int(2 * work.bytes_per_sample), settings, context, "take a smaller problem")
-    cells = Cells(asked, settings, context.rank)
+    require_room(LSTM_CELL, params, settings, context)
     benchdnn = None
     if asked.benchdnn:
         options = {"alg": "VANILLA_LSTM", "prop": asked.direction, "cfg": _config(settings.dtype)}
         if problem.is_projected:
             options["with-projection"] = "true"
         words = benchdnn_words(asked.benchdnn, "rnn", str(problem), options, num_times=BENCHDNN_TIMES)
-        benchdnn = benchdnn_facts(words, int(params["threads"]))
+        benchdnn = benchdnn_facts([words], int(params["threads"]))
     return PrimitiveJob(
         settings,
-        cells.operate(),
-        cells.check,
+        lambda seed: _made(asked, settings, seed),
+        context.rank,
         {"problem": str(problem), "types": _config(settings.dtype), "direction": asked.direction},
         benchdnn,
+        work.bytes_per_sample,
+        recordable=asked.direction == "FWD_I",  # what autograd keeps belongs to other streams than a graph's
     )
+
+
+def _made(
+    asked: AskedCell, settings: Settings, seed: int
+) -> Tuple[Callable[[], Any], Callable[[Any], Check]]:
+    cells = Cells(asked, settings, seed)
+    return cells.operate(), cells.check
 
 
 def _config(dtype: str) -> str:

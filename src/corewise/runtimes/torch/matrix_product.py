@@ -43,9 +43,8 @@ def prepare_matrix_product(params: Mapping[str, Any], context: RankContext) -> P
     asked = MATRIX_PRODUCT.asked(workload_args(params))
     settings = read_settings(params, context)
     work = MATRIX_PRODUCT.work(str(params["mode"]), workload_args(params), settings.dtype)
-    require_room(int(work.bytes_per_sample), settings, context, "take a smaller problem")
+    require_room(MATRIX_PRODUCT, params, settings, context)
     made = _whole_numbers if settings.dtype == "int8" else _floats
-    operate, check = made(asked, settings, context.rank)
     types = types_of(settings.dtype, asked.int8_source)
     benchdnn = None
     if asked.benchdnn:
@@ -53,8 +52,15 @@ def prepare_matrix_product(params: Mapping[str, Any], context: RankContext) -> P
         words = benchdnn_words(
             asked.benchdnn, "matmul", str(asked.problem), options, num_times=BENCHDNN_TIMES
         )
-        benchdnn = benchdnn_facts(words, int(params["threads"]))
-    return PrimitiveJob(settings, operate, check, {"problem": str(asked.problem), "types": types}, benchdnn)
+        benchdnn = benchdnn_facts([words], int(params["threads"]))
+    return PrimitiveJob(
+        settings,
+        lambda seed: made(asked, settings, seed),
+        context.rank,
+        {"problem": str(asked.problem), "types": types},
+        benchdnn,
+        work.bytes_per_sample,
+    )
 
 
 def _floats(asked: AskedProduct, settings: Settings, seed: int) -> Made:

@@ -5,24 +5,34 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from corewise.runtimes.base import Check, Infeasible, MissingPart, RankContext
+from corewise.runtimes.base import Check, MissingPart, RankContext
 from corewise.runtimes.gpu_clocks import clocks_while
-from corewise.runtimes.host_memory import free_host_bytes
 from corewise.runtimes.params import require_defaults
+from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.runtimes.torch.cache_size import last_level_cache_bytes
+from corewise.runtimes.torch.gpu_turns import GpuTurns, num_inputs
 from corewise.runtimes.torch.onednn_calls import call_facts, onednn_calls
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts
-from corewise.workloads.primitives.benchdnn import BenchdnnError, run_benchdnn
+from corewise.workloads.primitives.benchdnn import BenchdnnError, run_first_known
+from corewise.workloads.primitives.workload import PrimitiveWorkload
 
+SEEDS_APART = 100_003  # between the inputs of a rank: further than ranks are
+Operate = Callable[[], Any]
+Make = Callable[[int], Tuple[Operate, Callable[[Any], Check]]]  # of a seed: operator on its inputs, check
 FLOAT32_ROUNDOFF = 2.0**-24
 SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
 class PrimitiveJob:
-    """Calls one operator in every step; several ranks of it are replicas that know nothing of each other."""
+    """Calls one operator in every step; several ranks of it are replicas that know nothing of each other.
+
+    On a GPU a step is many executions, on inputs that take turns, so that neither starting them nor the cache
+    is what is timed.
+    """
 
     samples_per_step = 1.0
     independent = True
@@ -30,17 +40,24 @@ class PrimitiveJob:
     def __init__(
         self,
         settings: Settings,
-        operate: Callable[[], Any],
-        check: Callable[[Any], Check],
+        make: Make,
+        seed: int,
         facts: Mapping[str, Any],
         benchdnn: Optional[Callable[[], Mapping[str, Any]]] = None,
+        moved_bytes: float = 0.0,
+        recordable: bool = True,
     ) -> None:
-        self._settings, self._operate, self._checked = settings, operate, check
-        self._benchdnn, self._known = benchdnn, dict(facts)
+        self._settings, self._benchdnn, self._known = settings, benchdnn, dict(facts)
+        self._operate, self._checked = make(seed)
         if settings.device.type == "cuda":
-            self.step = self._step_and_wait  # type: ignore[method-assign]
+            cache_bytes = last_level_cache_bytes(on_gpu=True)
+            others = [make(seed + SEEDS_APART * n)[0] for n in range(1, num_inputs(moved_bytes, cache_bytes))]
+            turns = GpuTurns([self._operate, *others], settings.finish, recordable)
+            self.samples_per_step = float(turns.num_executions)
+            self._known.update(turns.facts())
+            self.step = turns.step  # type: ignore[method-assign]
         else:
-            self.step = operate  # type: ignore[method-assign]  # nothing between the clock and the operator
+            self.step = self._operate  # type: ignore[method-assign]  # nothing between clock and operator
 
     def check(self) -> Check:
         """The numbers of a step; then oneDNN and benchdnn are heard, before anything is timed."""
@@ -53,10 +70,6 @@ class PrimitiveJob:
 
     def step(self) -> None:
         self._operate()
-
-    def _step_and_wait(self) -> None:
-        self._operate()
-        self._settings.finish()
 
     def agree(self, flag: bool) -> bool:
         return flag
@@ -83,17 +96,16 @@ def require_operator(params: Mapping[str, Any], name: str) -> None:
     require_defaults(params, ("execution", "freezing", "data"), f"{name} is a single operator")
 
 
-def require_room(needed_bytes: int, settings: Settings, context: RankContext, smaller: str) -> None:
-    """Raises Infeasible when the tensors do not fit; `smaller` says what to change."""
-    if settings.device.type == "cuda":
-        free_bytes = int(torch.cuda.mem_get_info(settings.device)[0])
-    else:
-        free_bytes = free_host_bytes() // max(1, context.num_ranks)
-    if needed_bytes > free_bytes:
-        raise Infeasible(
-            f"the problem needs {needed_bytes} bytes ({needed_bytes / 1e9:.3g} GB), "
-            f"{free_bytes} ({free_bytes / 1e9:.3g} GB) are free; {smaller}"
-        )
+def require_room(
+    workload: PrimitiveWorkload, params: Mapping[str, Any], settings: Settings, context: RankContext
+) -> None:
+    """Raises Infeasible when the tensors do not fit, with what would."""
+    device = settings.device.type
+    on_gpu = device == "cuda"
+    free_bytes = int(torch.cuda.mem_get_info(settings.device)[0]) if on_gpu else host_share_bytes(context)
+    lacking = workload.lack_of_memory(params, free_bytes)
+    if lacking is not None:
+        raise no_room(lacking, workload.needed_bytes(params), device, context.num_ranks)
 
 
 def roundoffs(settings: Settings, dtype: torch.dtype) -> Dict[str, float]:
@@ -107,12 +119,12 @@ def roundoffs(settings: Settings, dtype: torch.dtype) -> Dict[str, float]:
     return {"stored_roundoff": stored, "summed_roundoff": summed}
 
 
-def benchdnn_facts(words: Any, num_threads: int) -> Callable[[], Mapping[str, Any]]:
-    """What asks benchdnn for the same problem on the same cores."""
+def benchdnn_facts(commands: Sequence[Sequence[str]], num_threads: int) -> Callable[[], Mapping[str, Any]]:
+    """What asks benchdnn for the same problem on the same cores; the first command that it knows."""
 
     def ask() -> Mapping[str, Any]:
         try:
-            return run_benchdnn(words, num_threads).facts()
+            return run_first_known(commands, num_threads).facts()
         except BenchdnnError as problem:
             raise MissingPart(f"args.benchdnn: {problem}") from problem
 

@@ -26,6 +26,7 @@ class Setup:
     folder: str  # for files: a folder of this trial's own on this node
     num_threads: int
     float32_precision: str = "default"  # what float32 products are computed in: default, bf16 or tf32
+    num_ranks: int = 1  # that share this node's memory
 
 
 class KernelRun(Protocol):
@@ -63,7 +64,11 @@ class Kernel(Protocol):
         ...
 
     def needed_bytes(self, args: Mapping[str, Any], dtype: str) -> int:
-        """The memory a run takes on its device, so that what cannot fit is refused before it is tried."""
+        """The memory a run takes on its device, so that what cannot fit is refused before it is tried.
+
+        A kernel may have a method `memory_factors(args, dtype)` too: by runtime, what the most that is taken
+        on a CPU at any time, set-up and check included, was found to be over this.
+        """
         ...
 
     def largest_that_fits(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Mapping[str, Any]:

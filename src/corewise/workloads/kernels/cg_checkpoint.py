@@ -7,9 +7,11 @@ follow it and their SHA-256; then a line of JSON, then the vectors and r'r, floa
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
+import shutil
 from typing import Any, BinaryIO, List, Mapping
 
 import numpy as np
@@ -23,6 +25,10 @@ VECTORS = ("x", "r", "p")
 
 class BadCheckpoint(Exception):
     """A file that cannot be resumed from; its text says why."""
+
+
+class NotWritten(OSError):
+    """A checkpoint that could not be written; the one before it is as it was."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +66,34 @@ def write_checkpoint(path: str, checkpoint: Checkpoint) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as problem:
         _remove(aside)
+        if isinstance(problem, OSError):
+            raise NotWritten(
+                f"the checkpoint {path} of {num_bytes} bytes could not be written: {problem.strerror}; "
+                "the one before it, if there was one, is as it was"
+            ) from problem
         raise
     _sync_folder(os.path.dirname(os.path.abspath(path)))
     return num_bytes
+
+
+def require_place(path: str, num_bytes: int) -> None:
+    """Raises, before anything is solved: ValueError where no file can be, NotWritten where no room is."""
+    aside, folder = f"{path}.part", os.path.dirname(os.path.abspath(path))
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with open(aside, "ab"):
+            pass
+    except OSError as problem:
+        raise ValueError(f"no checkpoint can be written to {path}: {problem.strerror}") from problem
+    _remove(aside)
+    free_bytes = shutil.disk_usage(folder).free
+    if num_bytes > free_bytes:  # the last checkpoint stays until the next is whole
+        raise NotWritten(
+            f"the checkpoint {path} of {num_bytes} bytes has no room: {folder} has {free_bytes} bytes free"
+        )
 
 
 def read_checkpoint(path: str, problem: Mapping[str, Any]) -> Checkpoint:

@@ -11,6 +11,7 @@ from typing import Any, List, Protocol, Tuple
 
 import numpy as np
 
+from corewise.workloads.kernels.cg_problem import TILE
 from corewise.workloads.kernels.cg_stencil import (
     DIAGONAL,
     NEIGHBOUR,
@@ -20,7 +21,6 @@ from corewise.workloads.kernels.cg_stencil import (
 )
 
 MATRICES = ("dense", "csr", "matrix-free")
-TILE = 4096  # of rows and columns made at once
 LARGEST_BLOCK = 2**30  # elements: a vendor's product of a larger block runs at half its speed
 ELEMENTS_PER_THREAD = 2**17  # of a vector: a block of it is still in the cache when it is used again
 LARGEST_INDEX = 2**31 - 1

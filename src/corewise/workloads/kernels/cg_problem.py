@@ -13,6 +13,10 @@ VECTOR_PASSES = 10  # q = Ap, p'q: p, q; r, r'r: r, q, r; x and p: x, p, r, x, p
 VECTOR_FLOPS = 10  # of each element in two dot products and three updates
 NUM_VECTORS = 5  # x, r, p, q and the right-hand side
 INDEX_BYTES, VALUE_BYTES = 4, 8
+TILE = 4096  # of rows and columns of a dense matrix made at once
+NUM_TILES_MADE = (
+    5  # side by side while one is made: drawn, turned, added up, its diagonal, and that on the device
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +44,11 @@ class Problem:
         return 0
 
     def needed_bytes(self) -> int:
-        """The memory of a run on its device; vectors of the matrix-free form have a border."""
+        """The memory of a run on its device; vectors of the matrix-free form have a border, and a dense
+        matrix is made of tiles."""
+        made = NUM_TILES_MADE * VALUE_BYTES * min(self.size, TILE) ** 2 if self.matrix == "dense" else 0
         length = (self.size + 2) ** 3 if self.matrix == "matrix-free" else self.num_rows
-        return self.matrix_bytes() + NUM_VECTORS * VALUE_BYTES * length
+        return self.matrix_bytes() + NUM_VECTORS * VALUE_BYTES * length + made
 
     def flops_per_iteration(self) -> float:
         """Of a dense system 2·N², as the paper counts; of the stencil with the vectors' 10·N, as HPCG."""

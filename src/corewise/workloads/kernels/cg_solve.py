@@ -20,6 +20,8 @@ import os
 import sys
 from typing import Any, List, Optional
 
+from corewise.workloads.kernels.tiled_product_command import at_least
+
 ARRAYS = {
     "numpy": "corewise.runtimes.numpy.arrays:NumpyArrays",
     "torch": "corewise.runtimes.torch.arrays:TorchArrays",
@@ -27,22 +29,31 @@ ARRAYS = {
     "tensorflow": "corewise.runtimes.tensorflow.arrays:TensorflowArrays",
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+AS_IT_COMES = {"interop_threads": None, "math": "vendor", "dtype": "float64", "float32_precision": "default"}
 DONE, FAILED, MISTAKE = 0, 1, 2
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """The exit code: 0 solved or all iterations done, 1 broken down, 2 the user's mistake."""
+    """The exit code: 0 solved or all iterations done, 1 broken down or no room, 2 the user's mistake."""
     options = _parser().parse_args(words)
     for name in THREAD_VARIABLES:  # read by libraries when they are loaded: nothing is imported before
         os.environ[name] = str(options.threads)
 
+    try:
+        import numpy  # noqa: F401
+    except ImportError as problem:
+        return _complain(f"numpy is not installed for this Python: pip install numpy ({problem})", MISTAKE)
+    return _told(options)
+
+
+def _told(options: argparse.Namespace) -> int:
     from corewise.runtimes.base import Infeasible
-    from corewise.workloads.kernels.cg_checkpoint import BadCheckpoint
+    from corewise.workloads.kernels.cg_checkpoint import BadCheckpoint, NotWritten
     from corewise.workloads.kernels.cg_iteration import Breakdown
 
     try:
         return _solve(options)
-    except Breakdown as problem:
+    except (Breakdown, NotWritten) as problem:
         return _complain(str(problem), FAILED)
     except BadCheckpoint as problem:
         return _complain(f"{problem}; remove it to start anew, or name another file", MISTAKE)
@@ -56,6 +67,7 @@ def main(words: Optional[List[str]] = None) -> int:
 
 def _solve(options: argparse.Namespace) -> int:
     from corewise.workloads.kernels.cg import CG
+    from corewise.workloads.kernels.cg_checkpoint import require_place
     from corewise.workloads.kernels.cg_iteration import State
     from corewise.workloads.kernels.cg_system import System
 
@@ -80,6 +92,8 @@ def _solve(options: argparse.Namespace) -> int:
         )
     system = System(arrays, problem, options.seed, options.threads)
     solver = system.solver
+    if options.checkpoint:
+        require_place(options.checkpoint, system.checkpoint_bytes())
     if options.checkpoint and os.path.exists(options.checkpoint):
         _resume(system, options.checkpoint)
     else:
@@ -91,17 +105,24 @@ def _solve(options: argparse.Namespace) -> int:
     try:
         solver.run(problem.iterations, problem.checkpoint_every, save, problem.tolerance)
     finally:
-        _print_history(solver.known_residuals())
+        _print_history(solver.known_residuals()[: problem.iterations + 1])
     return DONE
 
 
 def _resume(system: Any, path: str) -> None:
     kept = system.load(path)
     system.solver.resume(kept.state)
-    print(f"goes on after iteration {kept.state.iteration} from {path}", file=sys.stderr)
-    now = json.loads(json.dumps(system.conditions()))
-    then = kept.conditions
-    other = [f"{name} {then.get(name)} then, {now[name]} now" for name in now if now[name] != then.get(name)]
+    reached, wanted = kept.state.iteration, system.problem.iterations
+    if reached > wanted:
+        print(f"{path} has iterated {reached} times already; these are the first {wanted}", file=sys.stderr)
+    else:
+        print(f"goes on after iteration {reached} from {path}", file=sys.stderr)
+    now, then = json.loads(json.dumps(system.conditions())), kept.conditions
+    other = [
+        f"{name} {then.get(name, 'not set')} then, {now.get(name, 'not set')} now"
+        for name in sorted({*now, *then})
+        if now.get(name) != then.get(name)
+    ]
     if other:
         print(f"the last bits may differ from an unbroken run: {'; '.join(other)}", file=sys.stderr)
 
@@ -116,16 +137,25 @@ def _print_history(squares: Any) -> None:
 
 
 def _arrays(options: argparse.Namespace) -> Any:
+    """The framework's arrays, once its threads are those asked for."""
+    from corewise.runtimes.base import RankContext
     from corewise.workloads.registry import load_attribute
 
-    make = load_attribute(ARRAYS[options.runtime])
-    if options.runtime == "torch":
-        from corewise.runtimes.base import RankContext
-
-        find_device = load_attribute("corewise.runtimes.torch.settings:find_device")
-        return make(find_device(options.device, RankContext(0, 1, "", options.threads)))
-    if options.device != "cpu":
+    name = options.runtime
+    if options.device != "cpu" and name != "torch":
         raise ValueError(f"--device {options.device}: this command has it for --runtime torch only")
+    make = load_attribute(ARRAYS[name])
+    if name == "numpy":
+        return make()
+    asked = {"threads": options.threads, "device": options.device, **AS_IT_COMES}
+    context = RankContext(0, 1, "", options.threads)
+    apply_to_process = load_attribute(f"corewise.runtimes.{name}.settings:apply_to_process")
+    if name == "torch":
+        apply_to_process(asked)
+        return make(load_attribute("corewise.runtimes.torch.settings:find_device")(options.device, context))
+    if name == "jax":
+        return make(apply_to_process(asked, context))
+    apply_to_process(asked, context)
     return make()
 
 
@@ -151,8 +181,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=int, default=50, help="iterations between two checkpoints")
     add("--runtime", choices=tuple(ARRAYS), default="torch")
     add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    add("--seed", type=int, default=0)
+    add("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))
+    add("--seed", type=at_least(0), default=0)
     return parser
 
 

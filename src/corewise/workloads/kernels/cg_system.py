@@ -5,7 +5,9 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+import os
+from types import SimpleNamespace
+from typing import Any, Mapping, Optional
 
 import numpy as np
 
@@ -13,6 +15,10 @@ from corewise.workloads.kernels.cg_checkpoint import Checkpoint, read_checkpoint
 from corewise.workloads.kernels.cg_iteration import Solver, State, iterations_at_once
 from corewise.workloads.kernels.cg_operators import Operator, make_operator
 from corewise.workloads.kernels.cg_problem import Problem
+from corewise.workloads.registry import load_attribute
+
+HEADER_BYTES = 4096  # at the most, of a checkpoint
+VARIABLES = ("ATEN_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "TF_ENABLE_", "XLA_", "NPY_")
 
 
 class System:
@@ -21,6 +27,7 @@ class System:
     def __init__(self, arrays: Any, problem: Problem, seed: int, num_threads: int) -> None:
         self.problem, self._seed = problem, seed
         self._arrays, self._num_threads = arrays, num_threads
+        self._libraries: Optional[Mapping[str, str]] = None
         self.operator: Operator = make_operator(
             problem.matrix, arrays, problem.size, problem.shift, seed, num_threads
         )
@@ -58,8 +65,11 @@ class System:
         return "cpu" if self._arrays.device == "cpu" else f"{self._arrays.runtime} on {self._arrays.device}"
 
     def conditions(self) -> Mapping[str, Any]:
-        """What the last bits of a result depend on besides the processor."""
+        """What the last bits of a result depend on."""
+        if self._libraries is None:
+            self._libraries = libraries(self._arrays.runtime)
         return {
+            **self._libraries,
             "runtime": self._arrays.runtime,
             "device": self._arrays.device,
             "num_threads": self._num_threads,
@@ -67,12 +77,29 @@ class System:
             "instructions": instruction_sets(),
         }
 
+    def checkpoint_bytes(self) -> int:
+        """About what a checkpoint takes."""
+        return 8 * (3 * self.operator.length + self.problem.iterations + 1) + HEADER_BYTES
+
     def save(self, path: str, state: State) -> int:
         return write_checkpoint(path, Checkpoint(state, self.identity(), self.conditions()))
 
     def load(self, path: str) -> Checkpoint:
         """The checkpoint in a file; BadCheckpoint where it cannot be used."""
         return read_checkpoint(path, self.identity())
+
+
+def libraries(runtime: str) -> Mapping[str, str]:
+    """Versions of what computes, the instructions it takes, and variables that change either."""
+    versions = load_attribute("corewise.runtimes.registry:find_runtime")(runtime).versions()
+    found = {f"version of {name}": text for name, text in versions.items()}
+    if runtime == "torch":
+        facts = load_attribute("corewise.runtimes.torch.settings:process_facts")(SimpleNamespace(proofs={}))
+        found["cpu_capability"] = str(facts["cpu_capability"])
+    for name in sorted(os.environ):
+        if name.startswith(VARIABLES) and not name.endswith("_NUM_THREADS"):  # those are stated as threads
+            found[name] = os.environ[name]
+    return found
 
 
 def instruction_sets() -> str:

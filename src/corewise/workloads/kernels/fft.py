@@ -21,6 +21,10 @@ DEFAULT_PIECE_BYTES = 2**26
 COPIES_ON_DEVICE = 4  # of a piece: as it came, gathered, transformed, and the library's own work
 LARGEST_SIZE = 2**40
 ARRAYS_HELD = {"direct": 3, "tiles": 2}  # signal and transform; libraries work beside them
+MEMORY_FACTORS = {
+    "direct": {"numpy": 1.4, "torch": 1.4, "jax": 1.4, "tensorflow": 1.4},
+    "tiles": {"numpy": 1.4, "torch": 1.5, "jax": 2.2, "tensorflow": 2.5},
+}
 TILES_BESIDE_BYTES = 2**26
 MOST_DIVISORS_TOLD = 12
 
@@ -60,6 +64,12 @@ class Fft:
             return int(point["memory_bytes"]) or 3 * COPIES_ON_DEVICE * DEFAULT_PIECE_BYTES
         beside = TILES_BESIDE_BYTES if point["method"] == "tiles" else 0
         return ARRAYS_HELD[str(point["method"])] * int(point["size"]) * DTYPE_BYTES[dtype] + beside
+
+    def memory_factors(self, args: Mapping[str, Any], dtype: str) -> Mapping[str, float]:
+        """As measured on CPUs; numpy transforms and checks complex64 with copies in complex128."""
+        method = str(self._point(args)["method"])
+        widened = {"numpy": 2.8} if method == "direct" and dtype == "complex64" else {}
+        return {**MEMORY_FACTORS[method], **widened}
 
     def largest_that_fits(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
         """A power of two stays one, others whole numbers of tiles; a signal elsewhere gets smaller pieces."""

@@ -7,6 +7,8 @@ pieces are on their way at once, each in a thread and a stream of its own.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -16,15 +18,18 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from corewise.runtimes.base import Check, Infeasible
+from corewise.runtimes.base import Check, Infeasible, NotNow
 from corewise.workloads.kernels.base import DTYPE_BYTES, Setup
-from corewise.workloads.kernels.fft_check import check_transform, facts_of_phases, host_product
+from corewise.workloads.kernels.fft_check import check_transform, facts_of_phases
 from corewise.workloads.kernels.fft_merge import LEAST_WIDTH, Cut, Merge
 from corewise.workloads.kernels.fft_tiles import Phases
 from corewise.workloads.kernels.framework_pieces import pieces_of
 from corewise.workloads.registry import load_attribute
 
 FILL = "corewise.runtimes.filling:fill_normal"
+FREE_BYTES = "corewise.runtimes.host_memory:free_host_bytes"
+REFUSAL = "corewise.runtimes.room:no_room"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Piece = Tuple[int, int]
 Work = Callable[["Slot", int, int], None]
@@ -47,10 +52,16 @@ class StreamedTiles:
         self._piece_elements = piece_bytes // DTYPE_BYTES[setup.dtype]
         require_pieces(cut, self._piece_elements, setup.dtype)
         self._folder = setup.folder if in_files else None
-        require_room(self._folder, 2 * cut.size * DTYPE_BYTES[setup.dtype])
+        num_sharing = setup.num_ranks
+        require_room(self._folder, cut, DTYPE_BYTES[setup.dtype], num_sharing)
+        self._seed = setup.seed
         self._files: List[str] = []
-        self._x = self._on_host("signal")
-        self._out = self._on_host("transform").reshape(cut.num_tiles, cut.tile_size)
+        try:
+            self._x = self._on_host("signal")
+            self._out = self._on_host("transform").reshape(cut.num_tiles, cut.tile_size)
+        except BaseException:
+            self._remove_files()
+            raise
         load_attribute(FILL)(self._x, setup.seed)
         self._width = min(cut.width(self._piece_elements), self._piece_elements // cut.num_tiles)
         self._group = max(1, min(cut.num_tiles, self._piece_elements // cut.tile_size))
@@ -64,9 +75,10 @@ class StreamedTiles:
     def _on_host(self, name: str) -> Any:
         if self._folder is None:
             return np.empty(self._cut.size, self._dtype)
-        path = os.path.join(self._folder, f"{name}.fft")
+        path = os.path.join(self._folder, f"{name}-{self._seed}.fft")  # the ranks of a trial share the folder
         self._files.append(path)
-        return np.memmap(path, self._dtype, "w+", shape=(self._cut.size,))
+        reserve_file(path, self._cut.size * DTYPE_BYTES[self._dtype])
+        return np.memmap(path, self._dtype, "r+", shape=(self._cut.size,))
 
     def step(self) -> None:
         began = time.perf_counter()
@@ -125,7 +137,7 @@ class StreamedTiles:
     def check(self) -> Check:
         self.step()
         out = self._out.reshape(-1)
-        return check_transform(self._x, out, self._cut.size, self._dtype, host_product, np.asarray)
+        return check_transform(self._x, out, self._cut.size, self._dtype, np.asarray)
 
     def facts(self) -> Mapping[str, Any]:
         return {
@@ -138,8 +150,12 @@ class StreamedTiles:
     def close(self) -> None:
         self._x = self._out = None
         self._slots = []
+        self._remove_files()
+
+    def _remove_files(self) -> None:
         for path in self._files:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
@@ -154,19 +170,44 @@ def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
         raise Infeasible(f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values")
 
 
-def require_room(folder: Optional[str], needed_bytes: int) -> None:
-    """Raises where the host's memory, or the folder's disk, does not hold signal and transform."""
+def require_room(folder: Optional[str], cut: Cut, value_bytes: int, num_sharing: int) -> None:
+    """Raises where this rank's share of the host's memory, or the folder's disk, is too small for both."""
     if folder is None:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            free_bytes = next(
-                1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")
-            )
+        free_bytes = int(load_attribute(FREE_BYTES)()) // num_sharing
     else:
         free_bytes = shutil.disk_usage(folder).free
-    if needed_bytes > free_bytes:
-        where, instead = (
-            ("host memory", "take signal file") if folder is None else (folder, "free some space")
-        )
-        raise Infeasible(
-            f"fft: signal and transform need {needed_bytes} bytes, {where} has {free_bytes} free; {instead}"
-        )
+    needed_bytes = 2 * cut.size * value_bytes
+    if needed_bytes <= free_bytes:
+        return
+    where, instead = ("host memory", "take signal file") if folder is None else (folder, "free some space")
+    shared = f" for each of {num_sharing} processes" if folder is None and num_sharing > 1 else ""
+    reason = (
+        f"fft: signal and transform need {needed_bytes} bytes, {where} has {free_bytes} free{shared}; "
+        f"{_say_largest(cut, free_bytes // (2 * value_bytes))}; or {instead}"
+    )
+    raise NotNow(reason) if folder else load_attribute(REFUSAL)(reason, needed_bytes, num_ranks=num_sharing)
+
+
+def _say_largest(cut: Cut, most: int) -> str:
+    """The largest size of at most so many values: a power of two stays one, others are whole tiles."""
+    is_power = cut.size & (cut.size - 1) == 0
+    largest = 1 << max(0, most.bit_length() - 1) if is_power else most // cut.num_tiles * cut.num_tiles
+    if largest < 2 * cut.num_tiles or most < largest:
+        return f"no size in {cut.num_tiles} tiles fits"
+    return f"the largest size that fits is {largest}"
+
+
+def reserve_file(path: str, num_bytes: int) -> None:
+    """A file whose bytes are all on the disk: a sparse one ends the process when the disk is full."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    except OSError as problem:
+        if problem.errno not in NO_ROOM:
+            raise
+        raise NotNow(
+            f"fft: no room for the {num_bytes} bytes of {path}: {problem.strerror}; "
+            "free some space, or take a smaller size"
+        ) from problem
+    finally:
+        os.close(descriptor)

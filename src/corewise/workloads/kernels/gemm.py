@@ -6,8 +6,7 @@ Measured side: standard library and numpy only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -21,7 +20,8 @@ UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, 
 SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 OUTPUT = {"int8": "int32"}  # others come in their own format
 DEFAULT_SIZE = 2048
-BLOCK_BYTES = 2**27  # of a matrix that is read back for the check
+BLOCK_BYTES = 2**24  # of a matrix that is read back for the check
+NUM_ROWS_CHECKED = 16  # of C, each element by itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +53,39 @@ class Gemm:
     def needed_bytes(self, args: Mapping[str, Any], dtype: str) -> int:
         return _stored_bytes(*self._shape(args), dtype)
 
+    def memory_factors(self, args: Mapping[str, Any], dtype: str) -> Mapping[str, float]:
+        """What is drawn is copied for jax, of bfloat16 from float32; tensorflow makes a new C every time."""
+        return {"jax": 2.0 if dtype == "bfloat16" else 4 / 3, "tensorflow": 5 / 3}
+
     def largest_that_fits(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
-        """The same proportions, smaller."""
-        m, n, k = self._shape(args)
-        shrink = math.sqrt(free_bytes / _stored_bytes(m, n, k, dtype))
-        m, n, k = (int(shrink * each) for each in (m, n, k))
-        if min(m, n, k) < 1:
-            return dict(args)
-        named = {name: value for name, value in zip("mnk", (m, n, k)) if args.get(name) is not None}
-        return {**args, **named} if len(named) == 3 else {**args, **named, "size": max(m, n, k)}
+        """A smaller size beside those of m, n, k that are given; where none fits, or all are given, they
+        shrink in proportion."""
+        given = {name: int(args[name]) for name in "mnk" if args.get(name) is not None}
+        filled = with_defaults(self.name, self.parameters, args)
+        if len(given) < 3:
+            size = self._largest(lambda n: {**args, "size": n}, int(filled["size"]), dtype, free_bytes)
+            if size:
+                return {**args, "size": size}
+        most = max(given.values(), default=1)
+
+        def shrunk(largest: int) -> Dict[str, Any]:
+            return {**args, **{name: max(1, each * largest // most) for name, each in given.items()}}
+
+        largest = self._largest(shrunk, most, dtype, free_bytes)
+        return shrunk(largest) if largest else dict(args)
+
+    def _largest(
+        self, made: Callable[[int], Mapping[str, Any]], most: int, dtype: str, free_bytes: int
+    ) -> int:
+        """The largest number up to `most` of which parameters are made that fit; 0 where none is."""
+        fits, too_large = 0, most + 1
+        while too_large - fits > 1:
+            middle = (fits + too_large) // 2
+            if self.needed_bytes(made(middle), dtype) <= free_bytes:
+                fits = middle
+            else:
+                too_large = middle
+        return fits
 
     def build(self, setup: Setup) -> KernelRun:
         return GemmRun(setup, *self._shape(setup.args))
@@ -88,38 +112,63 @@ class GemmRun:
         self._arrays.finish(self._c)
 
     def check(self) -> Check:
-        """Freivalds' check: C·x against A·(B·x) in float64, for a random vector."""
+        """Freivalds' check, C·x against A·(B·x) for a random vector, and some rows element by element; both
+        in float64. The vector meets an error anywhere, unless it drowns in the rounding of a long row."""
         self.step()
-        x = np.random.default_rng().uniform(-1, 1, self._b.shape[1])
-        bx, bx_squared = self._times(self._b, x)
-        wanted, size_squared = self._times(self._a, bx, bx_squared)
-        found, _ = self._times(self._c, x)
-        errors = np.abs(found - wanted) / np.sqrt(size_squared)
-        stored = UNIT_ROUNDOFF[self._setup.dtype]
+        random = np.random.default_rng()
+        x = random.uniform(-1, 1, self._b.shape[1])
+        num_rows = self._a.shape[0]
+        rows = {0, num_rows - 1, *random.integers(0, num_rows, NUM_ROWS_CHECKED - 2).tolist()}
+        a_rows, c_rows = (
+            np.concatenate([self._read(matrix, row, row + 1) for row in sorted(rows)])
+            for matrix in (self._a, self._c)
+        )
+        bx, bx_squared, *of_rows = self._times(self._b, x, x * x, a_rows)
+        wanted, size_squared, *_ = self._times(self._a, bx, bx_squared)
+        found, *_ = self._times(self._c, x, x * x)
+        error = max(_worst(found - wanted, size_squared), _worst(c_rows - of_rows[0], of_rows[1]))
+        return Check(error, self._tolerance(), "the product with a random vector, and some rows, in float64")
+
+    def _tolerance(self) -> float:
+        length, dtype = self._a.shape[1], self._setup.dtype
+        if dtype == "int8":
+            return product_tolerance(length, 0.0, UNIT_ROUNDOFF["float64"])  # sums are exact
+        stored = UNIT_ROUNDOFF[dtype]
         summed = min(stored, UNIT_ROUNDOFF["float32"])
         stored = max(stored, SHORT_ROUNDOFF.get(self._setup.float32_precision, 0.0))
-        tolerance = product_tolerance(self._a.shape[1], stored, summed)
-        if self._setup.dtype == "int8":
-            tolerance = product_tolerance(self._a.shape[1], 0.0, UNIT_ROUNDOFF["float64"])  # sums are exact
-        return Check(float(np.max(errors)), tolerance, "the product with a random vector in float64")
+        return product_tolerance(length, stored, summed)
 
-    def _times(self, matrix: Any, x: Any, x_squared: Optional[Any] = None) -> Tuple[Any, Any]:
-        """The matrix times x in float64, and the squares of both multiplied; a block of rows at a time."""
-        x_squared = x * x if x_squared is None else x_squared
-        rows = max(1, BLOCK_BYTES // (8 * matrix.shape[1]))
+    def _times(self, matrix: Any, x: Any, x_squared: Any, left: Optional[Any] = None) -> Tuple[Any, ...]:
+        """The matrix times x in float64 and the squares of both multiplied, a block of rows at a time; with
+        rows at its left, these times the matrix and their squares times its squares too."""
+        step = max(1, BLOCK_BYTES // (8 * matrix.shape[1]))
         products, squares = [], []
-        for start in range(0, matrix.shape[0], rows):
-            block = self._arrays.to_host(matrix[start : start + rows]).astype(np.float64)
+        of_left = [] if left is None else [np.zeros((len(left), matrix.shape[1])) for _ in range(2)]
+        for start in range(0, matrix.shape[0], step):
+            block = self._read(matrix, start, start + step)
             products.append(block @ x)
+            for power, total in enumerate(of_left, start=1):
+                part = left[:, start : start + step]  # type: ignore[index]
+                total += part**power @ (block if power == 1 else block * block)
             block *= block
             squares.append(block @ x_squared)
-        return np.concatenate(products), np.concatenate(squares)
+        return np.concatenate(products), np.concatenate(squares), *of_left
+
+    def _read(self, matrix: Any, start: int, stop: int) -> Any:
+        return self._arrays.to_host(matrix[start:stop]).astype(np.float64)
 
     def facts(self) -> Mapping[str, Any]:
         return {"output_dtype": OUTPUT.get(self._setup.dtype, self._setup.dtype)}
 
     def close(self) -> None:
         self._a = self._b = self._c = self._compute = None
+
+
+def _worst(differences: Any, sizes_squared: Any) -> float:
+    """The largest difference over the size of what was added up; where that is nothing, none is allowed."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.where(differences == 0, 0.0, np.abs(differences) / np.sqrt(sizes_squared))
+    return float(np.max(errors))
 
 
 def _stored_bytes(m: int, n: int, k: int, dtype: str) -> int:

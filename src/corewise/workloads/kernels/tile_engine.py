@@ -46,13 +46,14 @@ class Report:
     read_s: float
     write_s: float
     wait_s: float  # in which nothing was multiplied, because a tile or a buffer was not there
+    last_writes_s: float  # after the last product
     num_tiles_read: int
     num_tiles_written: int
 
     def facts(self) -> Mapping[str, Any]:
         """The report as facts; `overlap` is the part of reading and writing that cost no time."""
         moved_s = self.read_s + self.write_s
-        exposed_s = min(moved_s, max(0.0, self.wall_s - self.multiply_s))
+        exposed_s = min(moved_s, self.wait_s + self.last_writes_s)
         return {**dataclasses.asdict(self), "overlap": round(1 - exposed_s / moved_s, 4) if moved_s else 1.0}
 
 
@@ -127,8 +128,10 @@ class TiledMultiplication:
         threads.append(threading.Thread(target=self._guarded, args=(self._write_all, NUM_READERS)))
         for thread in threads:
             thread.start()
+        ended = began
         try:
             self._multiply_all()
+            ended = time.perf_counter()
         except BaseException as problem:
             self._waiting.fail(problem)
             if not isinstance(problem, Stopped):
@@ -141,9 +144,13 @@ class TiledMultiplication:
             raise self._waiting.problem
         seconds = {f"{name}_s": value for name, value in self._seconds.items()}
         num_written = sum(product.last for product in products)
-        wall_s = time.perf_counter() - began
+        now = time.perf_counter()
         return Report(
-            wall_s=wall_s, num_tiles_read=count_reads(products), num_tiles_written=num_written, **seconds
+            wall_s=now - began,
+            last_writes_s=now - ended,
+            num_tiles_read=count_reads(products),
+            num_tiles_written=num_written,
+            **seconds,
         )
 
     def _guarded(self, work: Callable[[int], None], number: int) -> None:

@@ -56,22 +56,26 @@ class Block:
         return self.num_sums + self.num_buffers
 
 
-def choose_block(shape: Tuple[int, int, int], num_tiles: int) -> Optional[Block]:
+def choose_block(
+    shape: Tuple[int, int, int], num_tiles: int, most_sums: Optional[int] = None
+) -> Optional[Block]:
     """The block that reads least when so many tiles fit into memory; None when not even three do.
 
     `shape` counts tiles: rows of C, columns of C, and the sum's. What fits besides is for tiles on their way.
+    With `most_sums` the block has no more tiles of C, and the memory it leaves keeps tiles of A and B.
     """
     rows, columns, depth = shape
+    kept = 0 if most_sums is None or most_sums >= rows * columns else depth * (rows + columns)
     best: Optional[Tuple[Tuple[int, int], Block]] = None
     for p in range(1, min(rows, num_tiles) + 1):
         for q in range(1, min(columns, num_tiles // p) + 1):
             least = min(p, q) + 1
             spare = num_tiles - p * q - least
-            if spare < 0:
+            if spare < 0 or (most_sums is not None and p * q > most_sums):
                 break
             reads = depth * (rows * -(-columns // q) + columns * -(-rows // p))
             starved = max(0, PREFETCHED - spare)
-            num_buffers = min(least + spare, p + q + PREFETCHED)
+            num_buffers = min(least + spare, max(p + q, kept) + PREFETCHED)
             # Without a tile on its way every read is waited for: that is worse than reading more.
             candidate = ((starved, reads), Block(p, q, num_buffers))
             if best is None or candidate[0] < best[0]:

@@ -57,6 +57,9 @@ class NpyMatrix:
             os.close(file)
         return array
 
+    def place(self, tile: Tile) -> str:
+        return str(self.path)
+
     @property
     def identity(self) -> Tuple[str, int, int]:
         """What changes when the file does."""
@@ -79,5 +82,9 @@ def open_npy(path: Union[str, Path], tile: int) -> NpyMatrix:
         raise ValueError(
             f"{path} holds an array of shape {shape} and type {dtype}"
             f"{', column by column' if by_columns else ''}; it must be a matrix of float32 or float64 by rows"
+        )
+    if 0 in shape:
+        raise ValueError(
+            f"{path} holds a matrix of {shape[0]} rows and {shape[1]} columns: no numbers at all"
         )
     return NpyMatrix(path, Grid(shape[0], shape[1], tile), dtype.name, offset)

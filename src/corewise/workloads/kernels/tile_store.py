@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, Protocol, Tuple
 import numpy as np
 
 HEADER_BYTES = 4096  # a page: what follows can be read straight into a buffer
-MAGIC = "corewise-tile-1"
+MAGIC = "corewise-tile-2"
 Tile = Tuple[int, int]
 
 
@@ -67,6 +67,10 @@ class Source(Protocol):
         """The tile in the memory of `out`, a flat array that is long enough."""
         ...
 
+    def place(self, tile: Tile) -> str:
+        """The file the tile is in."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class TileFolder:
@@ -80,6 +84,9 @@ class TileFolder:
 
     def path(self, tile: Tile) -> Path:
         return self.folder / f"{self.name}_{tile[0]:05d}_{tile[1]:05d}.tile"
+
+    def place(self, tile: Tile) -> str:
+        return str(self.path(tile))
 
     def exists(self, tile: Tile) -> bool:
         return self.path(tile).exists()
@@ -108,6 +115,7 @@ class TileFolder:
     def write(self, tile: Tile, array: Any) -> None:
         path = self.path(tile)
         header = {**self._described(array.shape), "crc32": zlib.crc32(_bytes_of(array))}
+        header["header_crc32"] = _checksum_of(header)
         page = json.dumps({"magic": MAGIC, **header}).encode("ascii").ljust(HEADER_BYTES)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -139,11 +147,17 @@ def remove_leftovers(folder: Path) -> None:
 def _header(path: Path, page: bytes) -> Dict[str, Any]:
     try:
         header: Dict[str, Any] = json.loads(page)
-        if len(page) == HEADER_BYTES and header["magic"] == MAGIC:
-            return header
-    except (ValueError, KeyError, TypeError):
+        if len(page) == HEADER_BYTES and header.pop("magic") == MAGIC:
+            if header.pop("header_crc32") == _checksum_of(header):
+                return header
+            raise BadTile(f"{path} is damaged: its header does not have the checksum written with it")
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise BadTile(f"{path} is no tile file, or its header is damaged")
+
+
+def _checksum_of(header: Dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
 
 
 def _bytes_of(array: Any) -> memoryview:

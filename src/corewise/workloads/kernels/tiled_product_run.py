@@ -14,14 +14,15 @@ from typing import Any, Mapping, Optional, Tuple
 
 import numpy as np
 
-from corewise.runtimes.base import Check, Infeasible
+from corewise.runtimes.base import Check, Infeasible, NotNow
 from corewise.workloads.kernels.base import DTYPE_BYTES, Setup
 from corewise.workloads.kernels.framework_pieces import pieces_of
 from corewise.workloads.kernels.tile_check import CHUNK_BYTES, check_product
 from corewise.workloads.kernels.tile_engine import Factors, Report, TiledMultiplication, TileMemory
+from corewise.workloads.kernels.tile_folder import claim_folder
 from corewise.workloads.kernels.tile_order import LEAST_TILES, choose_block, ordered_products
 from corewise.workloads.kernels.tile_sources import make_tiles
-from corewise.workloads.kernels.tile_store import HEADER_BYTES, Grid, TileFolder
+from corewise.workloads.kernels.tile_store import HEADER_BYTES, Grid, TileFolder, remove_leftovers
 
 BESIDE_TILES_BYTES = 2 * CHUNK_BYTES + 2**26  # the check's chunks, threads' stacks and the BLAS's own memory
 
@@ -31,8 +32,18 @@ class TiledProductRun:
 
     def __init__(self, setup: Setup, size: int, tile: int, num_tiles: int) -> None:
         self._folder, self._is_ours = _own_folder(setup)
-        require_disk(self._folder, 3 * size**2 * DTYPE_BYTES[setup.dtype])
-        self._factors = random_factors(self._folder, (size, size, size), tile, setup.dtype, setup.seed)
+        sizes = (size, size, size)
+        self._hold = claim_folder(self._folder, described(sizes, tile, setup.dtype, setup.seed))
+        try:
+            self._prepare(setup, sizes, tile, num_tiles)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, setup: Setup, sizes: Tuple[int, int, int], tile: int, num_tiles: int) -> None:
+        remove_leftovers(self._folder)
+        require_disk(self._folder, 3 * sizes[0] ** 2 * DTYPE_BYTES[setup.dtype])
+        self._factors = random_factors(self._folder, sizes, tile, setup.dtype, setup.seed)
         block = choose_block(self._factors.shape, num_tiles)
         assert block is not None  # fewer than three tiles were refused
         self._block, self._tile_bytes = block, tile**2 * DTYPE_BYTES[setup.dtype]
@@ -69,6 +80,7 @@ class TiledProductRun:
         }
 
     def close(self) -> None:
+        self._hold.close()
         if self._is_ours:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -112,15 +124,20 @@ def resident_bytes() -> int:
 def random_factors(folder: Path, sizes: Tuple[int, int, int], tile: int, dtype: str, seed: int) -> Factors:
     """The tile folders of A, B and C for these rows and columns of C and this length of sums."""
     rows, columns, depth = sizes
-    problem = problem_id({"sizes": sizes, "tile": tile, "dtype": dtype, "seed": seed})
+    problem = problem_id(described(sizes, tile, dtype, seed))
     grids = {"A": Grid(rows, depth, tile), "B": Grid(depth, columns, tile), "C": Grid(rows, columns, tile)}
     a, b, c = (TileFolder(folder, name, grid, dtype, problem) for name, grid in grids.items())
     return Factors(a, b, c)
 
 
-def problem_id(described: Mapping[str, Any]) -> str:
+def described(sizes: Tuple[int, int, int], tile: int, dtype: str, seed: int) -> Mapping[str, Any]:
+    """What tells a product of random matrices from others."""
+    return {"sizes": sizes, "tile": tile, "dtype": dtype, "seed": seed}
+
+
+def problem_id(product: Mapping[str, Any]) -> str:
     """A short name of a problem: another problem has another one."""
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(product, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def require_disk(folder: Path, needed_bytes: int) -> None:
@@ -128,7 +145,7 @@ def require_disk(folder: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     there = sum(path.stat().st_size - HEADER_BYTES for path in folder.glob("*.tile"))
     if needed_bytes - there > free_bytes:
-        raise Infeasible(
+        raise NotNow(
             f"tiled_product: the tiles need {needed_bytes - there} bytes in {folder}, {free_bytes} are free; "
             "name another folder, or a smaller size"
         )

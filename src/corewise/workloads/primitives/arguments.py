@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from typing import Any, Dict, Mapping, Sequence
 
+from corewise.workloads.primitives.descriptor import LARGEST
+
 
 def known_args(name: str, args: Mapping[str, Any], defaults: Mapping[str, Any]) -> Dict[str, Any]:
     """The parameters with their defaults; ValueError for one that does not exist."""
@@ -34,4 +36,6 @@ def whole_number(name: str, arg: str, value: Any) -> int:
     """The value, if it counts something."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name}: {arg} must be a whole number of at least 0, not {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"{name}: {arg} is larger than any memory; it is at most {LARGEST}")
     return value

@@ -8,16 +8,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import subprocess
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 TEMPLATE = re.compile(r"^(?:Output template|Template entries): (?P<entries>.+)$")
 DEFAULT_TEMPLATE = "perf,%engine%,%impl%,%name%,%prb%,%Gops%,%+ctime%,%-time%,%-Gflops%,%0time%,%0Gflops%"
+UNKNOWN_OPTION = "unknown option"  # what all versions say
 BEGINNING = ("perf", "%engine%", "%impl%", "%name%")  # of every template that benchdnn has itself
 
 
 class BenchdnnError(Exception):
     """benchdnn could not be run, or said something else than figures."""
+
+
+class UnknownOptionError(BenchdnnError):
+    """This version of benchdnn does not have an option."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +91,39 @@ def run_benchdnn(words: Sequence[str], num_threads: int, timeout_s: float = 600.
             list(words), capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
         )
     except FileNotFoundError:
-        raise BenchdnnError(
-            f"there is no program {words[0]}; build oneDNN's tests/benchdnn and name the program"
-        ) from None
+        raise BenchdnnError(no_program(words[0])) from None
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise BenchdnnError(f"{words[0]} could not be run: {problem}") from problem
     figures = read_benchdnn_output(done.stdout)
     if len(figures) != 1:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise BenchdnnError(f"{words[0]} gave no figure for {words[-1]}; it said: {said}")
+        kind = UnknownOptionError if UNKNOWN_OPTION in done.stderr + done.stdout else BenchdnnError
+        raise kind(f"{words[0]} gave no figure for {words[-1]}; it said: {said}")
     return figures[0]
+
+
+def run_first_known(
+    commands: Sequence[Sequence[str]], num_threads: int, timeout_s: float = 600.0
+) -> BenchdnnFigure:
+    """The figure of the first command whose options this version of benchdnn has."""
+    for words in commands[:-1]:
+        try:
+            return run_benchdnn(words, num_threads, timeout_s)
+        except UnknownOptionError:
+            continue
+    return run_benchdnn(commands[-1], num_threads, timeout_s)
+
+
+def is_program(name: str) -> bool:
+    """True where a path or a name in the search path can be executed here."""
+    return shutil.which(name) is not None
+
+
+def no_program(name: str) -> str:
+    """Why a program cannot be run, and what to do."""
+    if os.path.exists(name):
+        return f"{name} is no program that may be executed; name benchdnn itself"
+    return f"there is no program {name}; build oneDNN's tests/benchdnn and name the program"
 
 
 def _figure(line: str, entries: Sequence[str]) -> BenchdnnFigure:

@@ -12,6 +12,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args, whole_number
+from corewise.workloads.primitives.memory_demand import Demand
 from corewise.workloads.primitives.problem import ConvolutionProblem, parse_convolution
 from corewise.workloads.primitives.shipped_problems import problem_text
 from corewise.workloads.primitives.workload import (
@@ -20,6 +21,7 @@ from corewise.workloads.primitives.workload import (
     INT8_SOURCES,
     REORDERS,
     PrimitiveWorkload,
+    own_args,
 )
 
 DIRECTIONS = ("FWD_B", "FWD_I", "FWD_D", "BWD_D", "BWD_WB", "BWD_W")
@@ -81,10 +83,22 @@ class Convolution(PrimitiveWorkload):
             num_parameters=0,
         )
 
+    def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
+        """Every tensor twice: as it comes, and in the layout of the kernel."""
+        problem, width = self.asked(args).problem, 2 * DTYPE_BYTES[dtype]
+
+        def parts(mb: int) -> Mapping[str, int]:
+            own = dataclasses.replace(problem, mb=mb)
+            shapes = (own.source_shape, own.weights_shape, own.destination_shape)
+            return {name: width * math.prod(shape) for name, shape in zip(sizes, shapes)}
+
+        sizes = {"input": "ic or the image", "weights": "ic, oc or the kernel", "output": "oc or the image"}
+        return Demand(problem.mb, "set args.mb to", "minibatch", parts, sizes)
+
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        args = {name[5:]: value for name, value in params.items() if name.startswith("args.")}
-        asked, dtype, layout = self.asked(args), str(params["dtype"]), str(params["memory_format"])
+        asked = self.asked(own_args(params))
+        dtype, layout = str(params["dtype"]), str(params["memory_format"])
         if int(params["batch"]) != 1:
             return (
                 f"batch {params['batch']}: the problem has its own minibatch (args.mb); leave batch out, or 1"

@@ -13,6 +13,7 @@ from typing import Dict, Mapping, Tuple
 _LETTERS = re.compile(r"[A-Za-z]+")
 _DIGITS = re.compile(r"[0-9]+")
 LARGEST = 2**40  # a size no memory holds: more digits are a slip
+SHOWN_AROUND = 60  # characters of a long text on either side of a mistake
 
 
 class ProblemError(ValueError):
@@ -34,8 +35,21 @@ class Descriptor:
 
 
 def pointed_at(text: str, place: int, what: str) -> ProblemError:
-    """The error, with a caret under the character it speaks of."""
-    return ProblemError(f"{what}\n  {text}\n  {' ' * place}^")
+    """The error, with a caret under the character it speaks of; of a long text only what is near."""
+    first, last = max(0, place - SHOWN_AROUND), place + SHOWN_AROUND
+    before, after = "…" if first else "", "…" if last < len(text) else ""
+    return ProblemError(
+        f"{what}\n  {before}{text[first:last]}{after}\n  {' ' * (place - first + len(before))}^"
+    )
+
+
+def size_in(text: str, place: int, digits: str, of: str = "") -> int:
+    """The number that digits of a text say; ProblemError where no memory holds so many."""
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(LARGEST)) or int(digits) > LARGEST:  # Python refuses to read thousands of digits
+        told = of + digits if len(digits) <= SHOWN_AROUND else f"a number of {len(digits)} digits"
+        raise pointed_at(text, place, f"{told} is larger than any memory")
+    return int(digits)
 
 
 def read_descriptor(text: str, entries: Tuple[str, ...], kind: str) -> Descriptor:
@@ -64,10 +78,7 @@ def _number(text: str, place: int, entry: str) -> int:
     found = _DIGITS.match(text, place + len(entry))
     if found is None:
         raise pointed_at(text, place + len(entry), f"{entry} needs a whole number right behind it")
-    value = int(found.group())
-    if value > LARGEST:
-        raise pointed_at(text, place + len(entry), f"{entry}{value} is larger than any memory")
-    return value
+    return size_in(text, place + len(entry), found.group(), entry)
 
 
 def _name(text: str, place: int) -> str:

@@ -10,12 +10,14 @@ from typing import Any, Mapping, Optional, Tuple
 
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args
-from corewise.workloads.primitives.recurrent_problem import RecurrentProblem, parse_recurrent
+from corewise.workloads.primitives.memory_demand import Demand
+from corewise.workloads.primitives.recurrent_problem import NUM_GATES, RecurrentProblem, parse_recurrent
 from corewise.workloads.primitives.workload import (
     DTYPE_BYTES,
     FLOAT_DTYPES,
     REORDERS,
     PrimitiveWorkload,
+    own_args,
 )
 
 DIRECTIONS = ("FWD_I", "FWD_D", "BWD_DW")
@@ -75,9 +77,26 @@ class LstmCell(PrimitiveWorkload):
         num_bytes = asked.problem.num_moved * DTYPE_BYTES[dtype or "float32"]
         return Work(times * asked.problem.forward_flops, float(times * num_bytes), 0)
 
+    def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
+        """Every tensor twice, backward its gradient too, and on the host the check's in float64."""
+        asked = self.asked(args)
+        times = 2 if asked.direction == "BWD_DW" else 1
+        width = times * (2 * DTYPE_BYTES[dtype] + (DTYPE_BYTES["float64"] if device == "cpu" else 0))
+
+        def parts(mb: int) -> Mapping[str, int]:
+            return {name: width * num for name, num in elements_of(asked.problem, mb).items()}
+
+        sizes = {
+            "weights": "sic, slc or dhc",
+            "sequences": "t, slc or dic",
+            "states": "l, sic or dhc",
+            "gates": "t, l or dhc",
+        }
+        return Demand(asked.problem.mb, "write into the problem mb", "minibatch", parts, sizes)
+
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        args = {name[5:]: value for name, value in params.items() if name.startswith("args.")}
+        args = own_args(params)
         asked, dtype = self.asked(args), str(params["dtype"])
         if int(params["batch"]) != 1:
             return f"batch {params['batch']}: the problem has its own minibatch (mb); leave batch out, or 1"
@@ -90,6 +109,19 @@ class LstmCell(PrimitiveWorkload):
         if asked.reorders == "excluded" and (asked.problem.l > 1 or asked.problem.is_projected):
             return "reorders excluded: weights are prepared for one layer without projection"
         return None
+
+
+def elements_of(problem: RecurrentProblem, mb: int) -> Mapping[str, int]:
+    """What a pass holds for a minibatch: gates are kept for every step."""
+    own = dataclasses.replace(problem, mb=mb)
+    without = dataclasses.replace(problem, mb=0)
+    sequences = own.t * mb * (own.slc + own.dic)
+    return {
+        "weights": without.num_moved,
+        "sequences": sequences,
+        "states": own.num_moved - without.num_moved - sequences,
+        "gates": own.l * own.t * mb * NUM_GATES * own.dhc,
+    }
 
 
 LSTM_CELL = LstmCell()

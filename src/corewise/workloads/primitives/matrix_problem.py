@@ -11,9 +11,11 @@ import math
 import re
 from typing import List, Tuple
 
-from corewise.workloads.primitives.descriptor import LARGEST, ProblemError, pointed_at
+from corewise.workloads.primitives.descriptor import ProblemError, pointed_at, size_in
 
-_NAME = re.compile(r"n\"?([^\s\"]*)\"?$")
+_NAME = re.compile(r"_?n\"?([^\s\"]*)\"?$")
+_NO_DIGIT = re.compile(r"[^0-9]")
+MAX_DIMENSIONS = 12  # oneDNN's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ class MatrixProblem:
         """The canonical form, with the destination."""
         shapes = (self.source_shape, self.weights_shape, self.destination_shape)
         text = ":".join("x".join(map(str, shape)) for shape in shapes)
-        return f'{text}n"{self.name}"' if self.name else text
+        return f'{text}_n"{self.name}"' if self.name else text
 
 
 def parse_matrix_product(text: str) -> MatrixProblem:
@@ -78,13 +80,18 @@ def parse_matrix_product(text: str) -> MatrixProblem:
 def _shape(text: str, part: str, place: int) -> Tuple[int, ...]:
     shape: List[int] = []
     for size in part.split("x"):
-        if not size.isdecimal() or not 1 <= int(size) <= LARGEST:
-            letters = next((i for i, letter in enumerate(size) if not letter.isdecimal()), 0)
+        other = _NO_DIGIT.search(size)
+        if other is not None or not size.strip("0"):
+            told = size if len(size) <= 40 else f"{size[:40]}…"
             raise pointed_at(
-                text, place + letters, f"sizes are whole numbers from 1 with x between, not {size!r}"
+                text,
+                place + (other.start() if other else 0),
+                f"sizes are whole numbers from 1 with x between, not {told!r}",
             )
-        shape.append(int(size))
+        shape.append(size_in(text, place, size))
         place += len(size) + 1
+    if len(shape) > MAX_DIMENSIONS:
+        raise pointed_at(text, place - 1, f"a product has at most {MAX_DIMENSIONS} sizes, not {len(shape)}")
     if len(shape) < 2:
         raise pointed_at(text, place - 1, f"a matrix has two sizes with x between, not {part!r}")
     return tuple(shape)

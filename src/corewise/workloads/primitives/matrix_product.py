@@ -12,12 +12,14 @@ from typing import Any, Mapping, Optional, Tuple
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.primitives.arguments import chosen, known_args
 from corewise.workloads.primitives.matrix_problem import MatrixProblem, parse_matrix_product
+from corewise.workloads.primitives.memory_demand import Demand
 from corewise.workloads.primitives.workload import (
     DTYPE_BYTES,
     FLOAT_DTYPES,
     INT8_SOURCES,
     REORDERS,
     PrimitiveWorkload,
+    own_args,
 )
 
 PARAMETERS: Mapping[str, Any] = {
@@ -76,10 +78,30 @@ class MatrixProduct(PrimitiveWorkload):
         num_elements = sum(math.prod(shape) for shape in shapes)
         return Work(problem.flops, float(num_elements * DTYPE_BYTES[dtype or "float32"]), 0)
 
+    def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
+        """Factors and result, the second factor also prepared; on the host also in float64 for the check."""
+        asked = self.asked(args)
+        problem, width = asked.problem, DTYPE_BYTES[dtype]
+        copies = 2 if asked.reorders == "excluded" or dtype == "int8" else 1
+        checked = DTYPE_BYTES["float64"] if device == "cpu" else 0
+
+        def parts(m: int) -> Mapping[str, int]:
+            batches = math.prod(problem.batch_shape)
+            return {
+                "first factor": m * problem.k * (math.prod(problem.source_shape[:-2]) * width + checked),
+                "second factor": math.prod(problem.weights_shape) * width * copies
+                + problem.k * problem.n * checked,
+                "result": m * problem.n * (batches * width + checked),
+            }
+
+        sizes = {"first factor": "K", "second factor": "K or N", "result": "N"}
+        if problem.batch_shape:
+            sizes = {name: f"the batch, {size}" for name, size in sizes.items()}
+        return Demand(problem.m, "write into the problem M =", "number of rows M", parts, sizes)
+
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        args = {name[5:]: value for name, value in params.items() if name.startswith("args.")}
-        asked, dtype = self.asked(args), str(params["dtype"])
+        asked, dtype = self.asked(own_args(params)), str(params["dtype"])
         if int(params["batch"]) != 1:
             return (
                 f"batch {params['batch']}: write it into the problem, as 8xMxK:8xKxN; leave batch out, or 1"

@@ -55,7 +55,16 @@ class Dimension:
     @property
     def num_products(self) -> int:
         """Pairs of a destination and a tap that meet the source and not its padding."""
-        return sum(len(self.destinations_of(tap)) for tap in range(self.kernel))
+        return self._num_reading_up_to(self.source - 1) - self._num_reading_up_to(-1)
+
+    def _num_reading_up_to(self, index: int) -> int:
+        """Pairs of a destination and a tap that read no further than an element of the source."""
+        step, last = self.dilation + 1, index + self.padding  # destination · stride + tap · step ≤ last
+        num_any = min(self.kernel, max(0, last // step + 1))  # taps for which some destination does
+        num_all = min(num_any, max(0, (last - (self.destination - 1) * self.stride) // step + 1))
+        between = num_any - num_all
+        nearest = last - (num_any - 1) * step  # what is left over by the last of these taps
+        return num_all * self.destination + between + _floor_sum(between, self.stride, step, nearest)
 
     def destinations_of(self, tap: int) -> range:
         """The destinations for which a tap meets the source."""
@@ -141,6 +150,24 @@ def even_destination(d: Dimension) -> int:
     return (d.source - d.reach + 2 * d.padding) // d.stride + 1
 
 
+def _floor_sum(num: int, divisor: int, slope: int, start: int) -> int:
+    """The sum of (slope · i + start) // divisor for i below num, in as few steps as Euclid's algorithm.
+
+    Whole parts are summed at once; for the rest, points below a line are counted along its other axis.
+    """
+    total = 0
+    while num > 0:
+        whole, slope = divmod(slope, divisor)
+        own, start = divmod(start, divisor)
+        total += whole * (num * (num - 1) // 2) + own * num
+        highest = slope * num + start
+        num, start = divmod(highest, divisor)
+        slope, divisor = divisor, slope
+        if not divisor:
+            break
+    return total
+
+
 def _dimensions(said: Descriptor) -> Tuple[Dimension, ...]:
     given = [axis for axis in AXES if _is_given(said.values, axis)]
     if not given:
@@ -198,14 +225,7 @@ def _with_padding(said: Descriptor, axis: str, made: Dimension) -> Dimension:
             f"o{axis}{made.destination} does not fit i{axis}{made.source}: without padding it is "
             f"o{axis}{even_destination(made)}",
         )
-    padding = max(0, missing) // 2
-    if padding >= made.reach:
-        raise said.mistake(
-            f"o{axis}",
-            f"o{axis}{made.destination} does not fit i{axis}{made.source}: it takes a padding of {padding}, "
-            f"more than the kernel of {_reach_words(made)} reaches",
-        )
-    return dataclasses.replace(made, padding=padding)
+    return dataclasses.replace(made, padding=max(0, missing) // 2)
 
 
 def _reach_words(made: Dimension) -> str:

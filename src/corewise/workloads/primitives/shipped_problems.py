@@ -10,11 +10,11 @@ import re
 from importlib import resources
 from typing import Tuple
 
-from corewise.workloads.primitives.descriptor import ProblemError
+from corewise.workloads.primitives.descriptor import ProblemError, size_in
 
 PACKAGE = "corewise.workloads.primitives.problems"
 SUFFIX = ".txt"
-_NAMED = re.compile(r"([A-Za-z][\w-]*):(\d+)")
+_NAMED = re.compile(r"([A-Za-z][\w-]*):([0-9]+)")
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def problem_text(given: str) -> str:
     named = _NAMED.fullmatch(given.strip())
     if named is None:
         return given.strip()
-    name, number = named.group(1), int(named.group(2))
+    name, number = named.group(1), size_in(named.group(), named.start(2), named.group(2))
     problems = shipped_problems(name)
     if not 1 <= number <= len(problems):
         raise ProblemError(f"{name} has the problems 1 to {len(problems)}, no {number}")

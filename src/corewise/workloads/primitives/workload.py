@@ -6,7 +6,9 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from corewise.workloads.primitives.memory_demand import FREE, Demand, shortage
 
 REORDERS = ("included", "excluded")
 INT8_SOURCES = ("u8", "s8")
@@ -29,6 +31,31 @@ class PrimitiveWorkload:
         """For each runtime, what turns a trial into a job."""
         raise NotImplementedError
 
+    def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
+        """The memory that a process takes on the device."""
+        raise NotImplementedError
+
+    def lack_of_memory(
+        self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE
+    ) -> Optional[str]:
+        """Why so many bytes do not do for a process, and what would fit; None where they do."""
+        if str(params["dtype"]) not in DTYPE_BYTES:  # refused for another reason
+            return None
+        return shortage(self._demanded(params), free_bytes, there_is)
+
+    def needed_bytes(self, params: Mapping[str, Any]) -> int:
+        """What a process takes."""
+        demand = self._demanded(params)
+        return demand.bytes_for(demand.num)
+
+    def _demanded(self, params: Mapping[str, Any]) -> Demand:
+        return self.demand(own_args(params), str(params["dtype"]), str(params["device"]))
+
     @property
     def runtimes(self) -> Tuple[str, ...]:
         return tuple(self.builders)
+
+
+def own_args(params: Mapping[str, Any]) -> Dict[str, Any]:
+    """The workload's own parameters among those of a trial."""
+    return {name[5:]: value for name, value in params.items() if name.startswith("args.")}

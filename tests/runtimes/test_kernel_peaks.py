@@ -1,0 +1,60 @@
+"""A kernel takes no more memory than it announces, on every runtime; each in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corewise.runtimes.base import MissingPart
+from corewise.runtimes.registry import find_runtime
+
+MOST_OVER = 1.25
+SCRIPT = Path(__file__).with_name("peak_of_kernel.py")
+KERNELS = {
+    "stream": ("float64", {"operation": "triad", "size_bytes": 2**26}, {"size_bytes": 2**20}),
+    "gemm": ("float64", {"size": 2048}, {"size": 128}),
+    "fft": ("complex128", {"size": 2**22}, {"size": 2**12}),
+    "fft by tiles": ("complex128", {"size": 2**22, "method": "tiles"}, {"size": 2**12}),
+    "cg": ("float64", {"size": 2048, "iterations": 3}, {"size": 64}),
+    "cg csr": ("float64", {"matrix": "csr", "size": 56, "iterations": 3}, {"size": 6}),
+    "cg matrix-free": ("float64", {"matrix": "matrix-free", "size": 128, "iterations": 3}, {"size": 6}),
+}
+# To start a framework takes seconds: of each, where it was found to take the most.
+CHOSEN = [
+    *((kernel, "numpy") for kernel in ("stream", "fft", "cg", "cg matrix-free")),
+    ("gemm", "torch"),
+    ("fft by tiles", "jax"),
+    ("stream", "tensorflow"),
+    ("cg csr", "tensorflow"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "runtime"), CHOSEN)
+def test_a_kernel_takes_no_more_than_it_announces(
+    kernel: str,
+    runtime: str,
+    params: Callable[..., dict[str, Any]],
+    need: Callable[[bool, str], None],
+) -> None:
+    try:
+        find_runtime(runtime).versions()
+    except (MissingPart, ImportError) as problem:
+        need(False, str(problem))
+    dtype, size, small = KERNELS[kernel]
+    asked = params(workload=kernel.split(" ")[0], dtype=dtype, **size)
+    at_first = {f"args.{name}": value for name, value in small.items()}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), runtime, json.dumps(asked), json.dumps(at_first)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "does not reset peaks" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["taken"] <= MOST_OVER * found["announced"], found

@@ -1,0 +1,34 @@
+"""The kernel of one's own in docs/own-workload.md runs as it stands there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from corewise.runtimes.base import RankContext
+from corewise.runtimes.kernel_job import prepare_kernel
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.base import is_kernel
+
+DOC = Path(__file__).parents[2] / "docs" / "own-workload.md"
+
+
+def test_the_kernel_in_the_documentation_computes_what_it_says(tmp_path: Path) -> None:
+    [source] = re.findall(r"```python\n# my_kernels\.py\n(.*?)```", DOC.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert is_kernel(names["AXPY"])
+    params = {
+        "mode": "infer",
+        "dtype": "float64",
+        "batch": 1,
+        "threads": 1,
+        "memory_format": "contiguous",
+        "execution": "eager",
+        "freezing": "none",
+        "data": "synthetic",
+        "args.size": 1000,
+    }
+    job = prepare_kernel(names["AXPY"], NumpyArrays(), params, RankContext(0, 1, str(tmp_path), 1))
+    assert job.check().passed
+    job.step()
+    job.close()
