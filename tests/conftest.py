@@ -17,6 +17,8 @@ hypothesis.settings.load_profile("corewise")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup starts programs
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # JAX and TensorFlow make their threads once in a process; in those of the tests they have one.
 os.environ.update({"PJRT_NPROC": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"})
