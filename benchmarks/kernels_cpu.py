@@ -180,8 +180,9 @@ def measure_triad(
         Side("C loop", [str(program), str(size_bytes)], env),
         Side("C loop, huge pages", [str(program), str(size_bytes), "huge"], env),
         ours("torch", "stream", dtype, args, {**env, "THP_MEM_ALLOC_ENABLE": "1"}, ", huge pages"),
-        ours("numpy", "stream", dtype, args, env),
     ]
+    if env["OMP_NUM_THREADS"] == "1":  # numpy streams in one thread
+        sides.append(ours("numpy", "stream", dtype, args, env))
     take_turns(sides, rounds, 10)
     print(f"\ntriad {dtype}, {size_bytes / 2**20:.0f} MiB an array, best of ten, {rounds} rounds")
     unit = 3 * size_bytes / 1e9
