@@ -63,7 +63,8 @@ def test_a_rank_that_comes_late_has_its_share_of_what_was_free_before_the_first(
 ) -> None:
     asked = params(workload="gemm", dtype="float64", size=100)
     before = 2 * Small().free_bytes()  # the other rank has taken its half meanwhile
-    prepare_kernel(GEMM, Small(), asked, RankContext(1, 2, str(tmp_path), 1, host_free_bytes=before))
+    job = prepare_kernel(GEMM, Small(), asked, RankContext(1, 2, str(tmp_path), 1, host_free_bytes=before))
+    assert job.check().passed
 
 
 def test_numpy_is_not_asked_for_threads_that_it_cannot_use(params: Params, alone: RankContext) -> None:

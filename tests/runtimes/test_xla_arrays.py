@@ -25,7 +25,7 @@ def fresh(shape: tuple[int, ...], dtype: str = "float64") -> Any:
     )
 
 
-def close(got: Any, wanted: Any, dtype: str = "float64", size: int = 1) -> None:
+def assert_close(got: Any, wanted: Any, dtype: str = "float64", size: int = 1) -> None:
     assert got.shape == wanted.shape
     np.testing.assert_allclose(
         got, wanted, rtol=0, atol=8 * ROUNDOFF[dtype] * max(size, 1) * np.abs(wanted).max()
@@ -53,7 +53,7 @@ def test_float64_keeps_all_its_digits(arrays: Any) -> None:
 def test_an_operand_that_is_read_twice_may_be_given_as_out(arrays: Any) -> None:
     a = fresh((100,))
     there = arrays.from_host(a)
-    close(arrays.to_host(arrays.add(there, there, out=there)), 2 * a)
+    assert_close(arrays.to_host(arrays.add(there, there, out=there)), 2 * a)
 
 
 @pytest.mark.parametrize("size", [1, 1000, 2**16, 2**16 + 1])
@@ -66,7 +66,9 @@ def test_a_dot_product_is_right_for_any_length_and_stays_on_the_device(arrays: A
 
 def test_a_long_sum_of_scaled_arrays_is_compiled_and_right(arrays: Any) -> None:
     a, b = fresh((2**19,)), fresh((2**19,))
-    close(arrays.to_host(arrays.add_scaled(arrays.from_host(a), -0.3, arrays.from_host(b))), a - 0.3 * b)
+    assert_close(
+        arrays.to_host(arrays.add_scaled(arrays.from_host(a), -0.3, arrays.from_host(b))), a - 0.3 * b
+    )
 
 
 def test_a_factor_may_be_a_number_of_the_device_or_of_numpy(arrays: Any) -> None:
@@ -75,7 +77,7 @@ def test_a_factor_may_be_a_number_of_the_device_or_of_numpy(arrays: Any) -> None
     for factor in (arrays.from_host(np.array(1.7)), np.float64(1.7), 1.7):
         got = arrays.to_host(arrays.add_scaled(there[0], factor, there[1]))
         assert got.dtype == np.float32
-        close(got, a + np.float32(1.7) * b, "float32", size=4)
+        assert_close(got, a + np.float32(1.7) * b, "float32", size=4)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 70)])
@@ -83,8 +85,8 @@ def test_products_of_matrices_and_vectors_are_right(arrays: Any, dtype: str, siz
     a, b = arrays.normal((size, size), dtype, 1), arrays.normal((size, size), dtype, 2)
     x = arrays.normal((size,), dtype, 3)
     host = [arrays.to_host(each).astype(np.float64) for each in (a, b, x)]
-    close(arrays.to_host(arrays.matmul(a, b)).astype(np.float64), host[0] @ host[1], dtype, 4)
-    close(arrays.to_host(arrays.matmul(a, x)).astype(np.float64), host[0] @ host[2], dtype, 4)
+    assert_close(arrays.to_host(arrays.matmul(a, b)).astype(np.float64), host[0] @ host[1], dtype, 4)
+    assert_close(arrays.to_host(arrays.matmul(a, x)).astype(np.float64), host[0] @ host[2], dtype, 4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
@@ -121,7 +123,7 @@ def test_a_compiled_function_gives_what_the_function_gives(arrays: Any) -> None:
     for factor in (0.5, 0.25, 0.75):  # numbers may change from call to call
         z, squared = compiled(*there, factor, z)
         arrays.finish(z)
-        close(arrays.to_host(z), a + factor * b)
+        assert_close(arrays.to_host(z), a + factor * b)
         assert float(arrays.to_host(squared)) == pytest.approx((a + factor * b) @ (a + factor * b))
 
 
@@ -129,15 +131,15 @@ def test_a_compiled_function_may_be_given_one_array_twice(arrays: Any) -> None:
     compiled = arrays.compiled(lambda a, b, out: arrays.add(a, b, out=out))
     a = fresh((10,))
     there = arrays.from_host(a)
-    close(arrays.to_host(compiled(there, there, arrays.zeros((10,), "float64"))), 2 * a)
-    close(arrays.to_host(compiled(there, there, there)), 2 * a)
+    assert_close(arrays.to_host(compiled(there, there, arrays.zeros((10,), "float64"))), 2 * a)
+    assert_close(arrays.to_host(compiled(there, there, there)), 2 * a)
 
 
 def test_compiled_functions_may_call_one_another(arrays: Any) -> None:
     inner = arrays.compiled(lambda a, out: arrays.scale(2.0, a, out=out))
     outer = arrays.compiled(lambda a, out: arrays.add(a, inner(a, out)))
     a = fresh((10,))
-    close(arrays.to_host(outer(arrays.from_host(a), arrays.zeros((10,), "float64"))), 3 * a)
+    assert_close(arrays.to_host(outer(arrays.from_host(a), arrays.zeros((10,), "float64"))), 3 * a)
 
 
 def test_memory_that_is_free_is_told(arrays: Any) -> None:
@@ -161,7 +163,7 @@ def test_jax_uses_the_memory_of_out_again_and_numpys_arrays_stay_whole(need: Nee
         given, out = out, operation(out)
         assert out.unsafe_buffer_pointer() == where
         assert given.is_deleted()
-    close(arrays.to_host(out), 2 * host)
+    assert_close(arrays.to_host(out), 2 * host)
 
 
 def test_tensorflow_copies_into_memory_of_its_own(need: Need) -> None:

@@ -30,7 +30,7 @@ from corewise.machine.placement import PlacementError
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
 from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial
-from corewise.workloads.base import work_of
+from corewise.workloads.base import work_of, workload_args
 from corewise.workloads.custom import is_custom, package_hash, source_hash
 from corewise.workloads.registry import find_workload
 
@@ -190,6 +190,5 @@ def _cached_work(
 ) -> dict[str, float]:
     if is_custom(name):
         return {}
-    args = {key.removeprefix("args."): value for key, value in arguments}
-    counted = work_of(find_workload(name), mode, args, dtype)
+    counted = work_of(find_workload(name), mode, workload_args(dict(arguments)), dtype)
     return {key: float(value) for key, value in asdict(counted).items()}

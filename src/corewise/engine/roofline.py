@@ -8,7 +8,7 @@ from typing import cast
 from corewise.machine.ceilings import Ceilings, Roof
 from corewise.machine.topology import Cache
 from corewise.spec.trial import Trial
-from corewise.workloads.base import is_kernel, traits_of
+from corewise.workloads.base import is_kernel, traits_of, workload_args
 from corewise.workloads.custom import is_custom
 from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.registry import UnknownName, find_workload
@@ -88,9 +88,8 @@ def _fits_cache(trial: Trial, metrics: Mapping[str, float], caches: Sequence[Cac
     touched = bytes_per_sample(trial, metrics) * metrics.get("samples_per_step", 1.0)
     name, dtype = str(trial.params["workload"]), str(trial.params.get("dtype", "float32"))
     if _is_kernel(name):  # its step may pass over the same data many times
-        args = {key[5:]: value for key, value in trial.params.items() if key.startswith("args.")}
         kernel = cast(Kernel, find_workload(name))
-        touched = min(touched, trial.num_ranks * kernel.needed_bytes(args, dtype))
+        touched = min(touched, trial.num_ranks * kernel.needed_bytes(workload_args(trial.params), dtype))
     return touched <= last_level_bytes(caches, {cpu for rank in trial.ranks for cpu in rank.cpus})
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.arrays_matmul import TF32_ROUNDOFF, UNIT_ROUNDOFF
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.params import require_defaults
 from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.convolution import (
     CONVOLUTION,
     WITH_BIAS,

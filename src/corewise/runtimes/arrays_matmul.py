@@ -11,7 +11,8 @@ import numpy as np
 
 from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import rank_batch, require_defaults, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -11,8 +11,9 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.gpu_clocks import clocks_while
-from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.params import require_defaults
 from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.workloads.base import workload_args
 from corewise.workloads.kernels.base import Kernel, KernelRun, Setup
 
 MARGIN = 1.1  # of what is announced over what was measured

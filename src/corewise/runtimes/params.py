@@ -8,14 +8,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping, Optional
 
 from corewise.runtimes.base import Infeasible
-from corewise.workloads.base import Workload
-
-ARGS_PREFIX = "args."
-
-
-def workload_args(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The workload's own parameters, without their prefix."""
-    return {k[len(ARGS_PREFIX) :]: v for k, v in params.items() if k.startswith(ARGS_PREFIX)}
+from corewise.workloads.base import Workload, workload_args
 
 
 def rank_batch(params: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corewise.spec.axes import AXES
-from corewise.workloads.base import Traits, Workload, is_kernel, traits_of
+from corewise.workloads.base import Traits, Workload, is_kernel, traits_of, workload_args
 from corewise.workloads.primitives.benchdnn import is_program, no_program
 from corewise.workloads.primitives.memory_demand import THERE
 
@@ -130,7 +130,7 @@ def _kernel(params: Params, here: Circumstances) -> Iterator[str]:
         if params[name] != AXES[name].default:
             yield f"{name}: {params[name]} is for models; {kernel.name} is a kernel"
     try:
-        dtypes = kernel.dtypes({**kernel.parameters, **_arguments(params)})
+        dtypes = kernel.dtypes({**kernel.parameters, **workload_args(params)})
     except ValueError:  # told by another rule
         return
     if params["dtype"] not in dtypes:
@@ -341,7 +341,7 @@ def _size(params: Params, here: Circumstances) -> Iterator[str]:
     """The workload can be built with its arguments."""
     if here.workload is None or params["mode"] not in here.workload.modes:
         return
-    args = _arguments(params)
+    args = workload_args(params)
     seen = f"{params['mode']} {sorted(args.items())}"
     if seen not in here.refusals:
         here.refusals[seen] = _refusal(here.workload, params["mode"], args)
@@ -377,13 +377,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _arguments(params: Params) -> dict[str, Any]:
-    return {name.removeprefix("args."): value for name, value in params.items() if name.startswith("args.")}
-
-
 def _traits(params: Params, here: Circumstances) -> Traits:
     """What the workload says of itself; nothing where its arguments are refused anyway."""
-    args = _arguments(params)
+    args = workload_args(params)
     seen = repr(sorted(args.items()))
     if seen not in here.traits:
         try:

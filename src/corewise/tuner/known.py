@@ -9,11 +9,10 @@ from corewise.store.brief import brief
 from corewise.store.store import Store
 from corewise.tuner.question import Tunable
 from corewise.tuner.space import Setting
-from corewise.workloads.base import Traits, traits_of
+from corewise.workloads.base import Traits, traits_of, workload_args
 from corewise.workloads.custom import is_custom
 from corewise.workloads.registry import find_workload
 
-OWN = "args."
 SAME = "the same"  # work
 
 
@@ -52,15 +51,10 @@ def _work(tunable: Tunable, record: Record) -> str:
         return ""
     if _is_same_work(tunable, record):
         return SAME
-    workload, arguments = str(params.get("workload")), workload_arguments(params)
+    workload, arguments = str(params.get("workload")), workload_args(params)
     if not is_kin(tunable.traits, workload, arguments):
         return ""
     return f"{workload} {arguments} {_batch_of_all(params)}"
-
-
-def workload_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The workload's own parameters among a point's."""
-    return {name.removeprefix(OWN): value for name, value in params.items() if name.startswith(OWN)}
 
 
 def _is_same_work(tunable: Tunable, record: Record) -> bool:
@@ -68,7 +62,7 @@ def _is_same_work(tunable: Tunable, record: Record) -> bool:
     if params.get("workload") != question.workload or _batch_of_all(params) != question.batch:
         return False
     [trial] = tunable.plan(tunable.space.default, PRESETS["quick"]).trials
-    return workload_arguments(params) == workload_arguments(trial.params)  # both with all defaults
+    return workload_args(params) == workload_args(trial.params)  # both with all defaults
 
 
 def _batch_of_all(params: Mapping[str, Any]) -> int:

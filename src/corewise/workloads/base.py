@@ -6,7 +6,9 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional, Protocol
+from typing import Any, Dict, Mapping, Optional, Protocol
+
+ARGS_PREFIX = "args."  # of a workload's own parameters among those of a trial
 
 DTYPE_BYTES = {
     "float64": 8,
@@ -89,3 +91,8 @@ def own_defaults(workload: Optional[Workload]) -> Mapping[str, Any]:
     best = getattr(workload, "axis_defaults", {})
     dtype = {} if "float32" in formats else {"dtype": formats[0]}
     return {"batch": 1, **dtype, **best}
+
+
+def workload_args(params: Mapping[str, Any]) -> Dict[str, Any]:
+    """The workload's own parameters among those of a trial, without their prefix."""
+    return {name[len(ARGS_PREFIX) :]: each for name, each in params.items() if name.startswith(ARGS_PREFIX)}

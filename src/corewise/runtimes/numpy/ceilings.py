@@ -14,7 +14,7 @@ from corewise.runtimes.base import RankContext
 from corewise.runtimes.ceilings import CeilingsJob, Limits
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.runtimes.numpy.runtime import read_back
-from corewise.runtimes.params import workload_args
+from corewise.workloads.base import workload_args
 from corewise.workloads.ceilings import CEILINGS
 
 DTYPES = ("float32", "float64")

@@ -11,7 +11,8 @@ import numpy as np
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.numpy.runtime import read_back
-from corewise.runtimes.params import rank_batch, workload_args
+from corewise.runtimes.params import rank_batch
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}

@@ -12,9 +12,9 @@ from typing import Any, Mapping, cast
 
 from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, WorkloadError
 from corewise.runtimes.kernel_job import prepare_kernel
-from corewise.runtimes.params import rank_batch, require_defaults, require_point, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults, require_point
 from corewise.runtimes.steps import StepJob
-from corewise.workloads.base import is_kernel
+from corewise.workloads.base import is_kernel, workload_args
 from corewise.workloads.custom import CustomModule, build_custom, is_custom
 from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.registry import find_workload, load_attribute

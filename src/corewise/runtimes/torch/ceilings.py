@@ -12,9 +12,9 @@ import torch
 
 from corewise.runtimes.base import RankContext
 from corewise.runtimes.ceilings import CeilingsJob, Limits, Probe
-from corewise.runtimes.params import workload_args
 from corewise.runtimes.torch.arrays import TorchArrays
 from corewise.runtimes.torch.settings import process_facts, read_settings
+from corewise.workloads.base import workload_args
 from corewise.workloads.ceilings import CEILINGS
 
 HOST_DTYPES = ("float32", "float64", "bfloat16", "int8")

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import workload_args
 from corewise.runtimes.torch.convolution_int8 import int8_convolution
 from corewise.runtimes.torch.convolution_layouts import Layouts, layouts_for, least_reordered
 from corewise.runtimes.torch.primitive_job import (
@@ -24,6 +23,7 @@ from corewise.runtimes.torch.primitive_job import (
     roundoffs,
 )
 from corewise.runtimes.torch.settings import Settings, read_settings
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.benchdnn import benchdnn_words
 from corewise.workloads.primitives.convolution import (
     CONVOLUTION,

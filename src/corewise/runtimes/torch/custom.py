@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from corewise.runtimes.base import Job, RankContext, WorkloadError
-from corewise.runtimes.params import rank_batch, require_defaults, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.steps import StepJob
 from corewise.runtimes.torch.checking import Case, tensors
 from corewise.runtimes.torch.job import Task, job_for
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.settings import Settings, process_facts
+from corewise.workloads.base import workload_args
 from corewise.workloads.custom import CustomModule, CustomStep, build_custom
 
 LEARNING_RATE = (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.params import require_defaults
 from corewise.runtimes.torch.convolution import as_numpy
 from corewise.runtimes.torch.primitive_job import (
     PrimitiveJob,
@@ -23,6 +23,7 @@ from corewise.runtimes.torch.primitive_job import (
     roundoffs,
 )
 from corewise.runtimes.torch.settings import Settings, read_settings
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.benchdnn import benchdnn_words
 from corewise.workloads.primitives.convolution import types_of
 from corewise.workloads.primitives.lstm_cell import LSTM_CELL, AskedCell

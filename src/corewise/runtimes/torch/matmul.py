@@ -10,8 +10,9 @@ from typing import Any, Mapping, Optional
 import torch
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import rank_batch, require_defaults, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.torch.settings import Settings, process_facts, read_settings
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
 
 FLOAT32_ROUNDOFF = 2.0**-24

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import require_defaults, workload_args
+from corewise.runtimes.params import require_defaults
 from corewise.runtimes.torch.primitive_job import (
     PrimitiveJob,
     benchdnn_facts,
@@ -21,6 +21,7 @@ from corewise.runtimes.torch.primitive_job import (
     roundoffs,
 )
 from corewise.runtimes.torch.settings import Settings, read_settings
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.benchdnn import benchdnn_words
 from corewise.workloads.primitives.convolution import separated_types, types_of
 from corewise.workloads.primitives.matmul import product_error, product_tolerance

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from corewise.runtimes.base import Infeasible, Job, RankContext
-from corewise.runtimes.params import rank_batch, require_defaults, workload_args
+from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.torch.checking import Case
 from corewise.runtimes.torch.job import Batches, Task, job_for
 from corewise.runtimes.torch.network import build_network
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.settings import Settings
 from corewise.runtimes.torch.synthetic import SyntheticBatches, drawn, laid_out
+from corewise.workloads.base import workload_args
 from corewise.workloads.layers import Shape
 from corewise.workloads.models.layered import LayeredModel
 

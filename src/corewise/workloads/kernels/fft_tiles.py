@@ -5,6 +5,7 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
+import abc
 import time
 from collections import deque
 from typing import Any, Deque, Dict, Mapping
@@ -32,7 +33,7 @@ class Phases:
         self.seconds["merge"].append(ended - between)
 
 
-class DeviceTransform:
+class DeviceTransform(abc.ABC):
     """What transforms of a signal in the device's memory share."""
 
     def __init__(self, setup: Setup, size: int) -> None:
@@ -40,8 +41,9 @@ class DeviceTransform:
         self._x = setup.arrays.normal((size,), setup.dtype, setup.seed)
         self._out: Any = None
 
+    @abc.abstractmethod
     def step(self) -> None:
-        raise NotImplementedError
+        """One transform, finished on the device when it returns."""
 
     def facts(self) -> Mapping[str, Any]:
         return {}

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any, Mapping, Optional, Tuple
 
-from corewise.workloads.base import Traits, Work
+from corewise.workloads.base import Traits, Work, workload_args
 from corewise.workloads.primitives.arguments import chosen, known_args, whole_number
 from corewise.workloads.primitives.memory_demand import Demand
 from corewise.workloads.primitives.problem import ConvolutionProblem, parse_convolution
@@ -21,7 +21,6 @@ from corewise.workloads.primitives.workload import (
     INT8_SOURCES,
     REORDERS,
     PrimitiveWorkload,
-    own_args,
 )
 
 DIRECTIONS = ("FWD_B", "FWD_I", "FWD_D", "BWD_D", "BWD_WB", "BWD_W")
@@ -97,7 +96,7 @@ class Convolution(PrimitiveWorkload):
 
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        asked = self.asked(own_args(params))
+        asked = self.asked(workload_args(params))
         dtype, layout = str(params["dtype"]), str(params["memory_format"])
         if int(params["batch"]) != 1:
             return (

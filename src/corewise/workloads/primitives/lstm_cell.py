@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional, Tuple
 
-from corewise.workloads.base import Traits, Work
+from corewise.workloads.base import Traits, Work, workload_args
 from corewise.workloads.primitives.arguments import chosen, known_args
 from corewise.workloads.primitives.memory_demand import Demand
 from corewise.workloads.primitives.recurrent_problem import NUM_GATES, RecurrentProblem, parse_recurrent
@@ -17,7 +17,6 @@ from corewise.workloads.primitives.workload import (
     FLOAT_DTYPES,
     REORDERS,
     PrimitiveWorkload,
-    own_args,
 )
 
 DIRECTIONS = ("FWD_I", "FWD_D", "BWD_DW")
@@ -96,7 +95,7 @@ class LstmCell(PrimitiveWorkload):
 
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        args = own_args(params)
+        args = workload_args(params)
         asked, dtype = self.asked(args), str(params["dtype"])
         if int(params["batch"]) != 1:
             return f"batch {params['batch']}: the problem has its own minibatch (mb); leave batch out, or 1"

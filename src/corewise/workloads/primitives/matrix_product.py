@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import Any, Mapping, Optional, Tuple
 
-from corewise.workloads.base import Traits, Work
+from corewise.workloads.base import Traits, Work, workload_args
 from corewise.workloads.primitives.arguments import chosen, known_args
 from corewise.workloads.primitives.matrix_problem import MatrixProblem, parse_matrix_product
 from corewise.workloads.primitives.memory_demand import Demand
@@ -19,7 +19,6 @@ from corewise.workloads.primitives.workload import (
     INT8_SOURCES,
     REORDERS,
     PrimitiveWorkload,
-    own_args,
 )
 
 PARAMETERS: Mapping[str, Any] = {
@@ -101,7 +100,7 @@ class MatrixProduct(PrimitiveWorkload):
 
     def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
         """Why the point does not exist in any framework, or None."""
-        asked, dtype = self.asked(own_args(params)), str(params["dtype"])
+        asked, dtype = self.asked(workload_args(params)), str(params["dtype"])
         if int(params["batch"]) != 1:
             return (
                 f"batch {params['batch']}: write it into the problem, as 8xMxK:8xKxN; leave batch out, or 1"

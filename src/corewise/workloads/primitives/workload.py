@@ -5,9 +5,11 @@ Measured side: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
+from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.memory_demand import FREE, Demand, shortage
 
 REORDERS = ("included", "excluded")
@@ -17,7 +19,7 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 
 
 
 @dataclasses.dataclass(frozen=True)
-class PrimitiveWorkload:
+class PrimitiveWorkload(abc.ABC):
     """A problem; one sample is one execution of the whole of it."""
 
     name: str
@@ -27,13 +29,13 @@ class PrimitiveWorkload:
     counts_by_dtype: bool = True
 
     @property
+    @abc.abstractmethod
     def builders(self) -> Mapping[str, str]:
         """For each runtime, what turns a trial into a job."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
         """The memory that a process takes on the device."""
-        raise NotImplementedError
 
     def lack_of_memory(
         self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE
@@ -49,13 +51,8 @@ class PrimitiveWorkload:
         return demand.bytes_for(demand.num)
 
     def _demanded(self, params: Mapping[str, Any]) -> Demand:
-        return self.demand(own_args(params), str(params["dtype"]), str(params["device"]))
+        return self.demand(workload_args(params), str(params["dtype"]), str(params["device"]))
 
     @property
     def runtimes(self) -> Tuple[str, ...]:
         return tuple(self.builders)
-
-
-def own_args(params: Mapping[str, Any]) -> Dict[str, Any]:
-    """The workload's own parameters among those of a trial."""
-    return {name[5:]: value for name, value in params.items() if name.startswith("args.")}
