@@ -50,7 +50,7 @@ def cut_off(tunable: Tunable) -> CutOff:
         for number, num in enumerate(NUM_CHOICES)
     )
     offer = replace(tunable.offer, space=Space(tunable.space.base, knobs), left_out=())
-    return CutOff(tunable.question, tunable.planner, offer)
+    return CutOff(tunable.question, tunable.planner, offer, tunable.traits)
 
 
 def main() -> None:
