@@ -95,10 +95,10 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
         yield _plain("memory_format", layouts, "kernels without reorders")
     yield Knob("precision", _precisions(asked), "fewer digits are quicker")
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
+    yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _bind(asked)
     yield _execution(asked.traits, asked.mode)
     yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
-    yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
     if asked.machine.num_numa_nodes > 1:
         apart = [word for word in AXES["placement"].choices if word != "gpu"]

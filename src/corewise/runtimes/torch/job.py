@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from corewise.runtimes.base import Check, Infeasible, Job
 from corewise.runtimes.torch.checking import Case, check_module, tensors
+from corewise.runtimes.torch.compiling import compiled_in_turn
 from corewise.runtimes.torch.execution import configured, placed
 from corewise.runtimes.torch.freezing import fold, num_prepared_weights
 from corewise.runtimes.torch.parallel import RankGroup
@@ -76,7 +77,10 @@ class ModuleJob:
             self._planning_s = planned(self._configured, self._batches.next()[0], self._settings)
         case = self._case_for(self._settings, self._group)
         try:
-            verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
+            with compiled_in_turn(self._settings, self._group.context):
+                verdict, self._first_call_s = check_module(
+                    self._module, self._configured, self._settings, case
+                )
         except RuntimeError as problem:
             if self._settings.freezing == "full" and "not supported" in str(problem):
                 said = str(problem).strip().splitlines()[-1].replace("RuntimeError: ", "")

@@ -24,6 +24,7 @@ class RankGroup:
 
     def __init__(self, context: RankContext, settings: Settings) -> None:
         device = self._device = settings.device
+        self.context = context
         self.rank, self.num_ranks = (context.rank, context.num_ranks) if settings.training else (0, 1)
         if not self.together:
             return

@@ -90,6 +90,10 @@ class TorchRuntime(ImportedRuntime):
         apply_to_process(params, shares_threads=not is_custom(name))
         if params["execution"] == "compile" and context.cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = context.cache  # an older trial's code is no compile time
+        if params["execution"] == "compile" and params["device"] == "cpu":
+            from corewise.runtimes.torch.compiling import prepare_compiler
+
+            prepare_compiler(context)
         if params["execution"] == "malleable" and context.cache:
             os.environ["COREWISE_PLANS"] = context.cache  # an older trial's plan is no planning time
         if is_custom(name):
