@@ -51,6 +51,12 @@ def test_every_factorisation_and_fewer_threads_are_shapes() -> None:
     assert {(1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (1, 8), (1, 4)} <= shapes
 
 
+def test_fewer_threads_branch_off_also_where_one_process_is_all_there_may_be() -> None:
+    [shape] = [knob for knob in offer("train", NORMED).space.knobs if knob.name == "shape"]
+    threads = [[shape.choices[i]["threads"] for i in ladder] for ladder in shape.ladders]
+    assert threads == [[16], [16, 8, 4, 2, 1]]
+
+
 def test_smt_adds_shapes_only_where_there_are_siblings() -> None:
     assert not any(each.get("smt") for each in choices(offer(), "shape"))
     with_siblings = choices(offer(machine=MachineView(8, 16)), "shape")

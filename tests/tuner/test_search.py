@@ -140,6 +140,14 @@ def test_a_ladder_is_climbed_to_its_peak(peak: int) -> None:
     assert shapes().params(found_in(MadeArena(shapes(), rule, noise=0.01)).best)["processes"] == peak
 
 
+def test_a_ladder_that_branches_off_is_left_where_its_first_step_loses() -> None:
+    choices = tuple({"threads": num} for num in (16, 8, 4, 2, 1))
+    fewer = Space({}, (Knob("shape", choices, ladders=((0,), (0, 1, 2, 3, 4))),))
+    arena = MadeArena(fewer, lambda params: math.log(params["threads"] / 16))
+    assert found_in(arena).best == (0,)
+    assert arena.entered == [(0,), (1,)]
+
+
 @pytest.mark.parametrize("num_samplings", [1, 2])  # it dies before the next race, or in it
 def test_a_dead_incumbent_is_started_again(num_samplings: int) -> None:
     class Dying(MadeArena):

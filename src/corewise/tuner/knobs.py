@@ -209,7 +209,7 @@ def _kept(
         return None
     ladders = tuple(tuple(numbers[n] for n in ladder if n in numbers) for ladder in knob.ladders)
     costly = frozenset(numbers[n] for n in knob.costly if n in numbers)
-    return Knob(knob.name, tuple(kept), knob.why, costly, tuple(each for each in ladders if len(each) > 1))
+    return Knob(knob.name, tuple(kept), knob.why, costly, tuple(each for each in ladders if each))
 
 
 def _against(
