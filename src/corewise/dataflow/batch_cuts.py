@@ -158,10 +158,27 @@ class _Cutting:
             return Slices(dim, tuple(made))
         return known if known.dim == dim else None
 
+    def _own_views(self, slices: Slices, layer: Any) -> Slices:
+        """The slices, or views of the layer's own where they are views: layers then share no call."""
+        first = slices.nodes[0]
+        if first.target is not _aten.slice.Tensor or not first.users:
+            return slices
+        with self.graph.inserting_before(layer):
+            return Slices(slices.dim, tuple(self._views(first.args[0], slices.dim)))
+
     def _views(self, node: Any, dim: int) -> List[Any]:
+        if node.target is _aten.zeros.default and all(type(size) is int for size in node.args[0]):
+            return [  # each has its own: there is nothing to wait for
+                self._call(_aten.zeros.default, (self._size(node, dim, i),), i, kwargs=node.kwargs)
+                for i in range(len(self.borders))
+            ]
         return [
             self._call(_aten.slice.Tensor, (node, dim, a, b), part=i) for i, (a, b) in enumerate(self.borders)
         ]
+
+    def _size(self, node: Any, dim: int, part: int) -> List[int]:
+        first, last = self.borders[part]
+        return [last - first if i == dim else size for i, size in enumerate(node.args[0])]
 
     def _after(self, node: Any) -> Any:
         if node.op == "placeholder":
@@ -174,8 +191,9 @@ class _Cutting:
         x, states, *rest = node.args
         states = list(states) if num_states == 2 else [states]
         xs = self._sliced(self._usable(x, dim, node), dim, node)
-        cut_states = [self._sliced(self._usable(one, 1, node), 1, node) for one in states]
         assert xs is not None
+        xs = self._own_views(xs, node)
+        cut_states = [self._sliced(self._usable(one, 1, node), 1, node) for one in states]
         parts: List[Tuple[Any, ...]] = []
         with self.graph.inserting_before(node):
             for i in range(len(self.borders)):
@@ -227,12 +245,13 @@ class _Cutting:
         args: Tuple[Any, ...],
         part: Optional[int] = None,
         shapes: Optional[Callable[..., Any]] = None,
+        kwargs: Optional[Dict[str, Any]] = None,
     ) -> Any:
         """A new node; `part` is the number of the slice it belongs to."""
-        node = self.graph.call_function(target, args)
+        node = self.graph.call_function(target, args, kwargs)
         vals = _mapped(args, val)
         with torch.no_grad():
-            node.meta["val"] = shapes(target, *vals) if shapes else target(*vals)
+            node.meta["val"] = shapes(target, *vals) if shapes else target(*vals, **(kwargs or {}))
         if part is not None:
             node.meta[SLICE] = part
         return node

@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -62,7 +62,7 @@ class NativeExecutor:
             native_graph(program),
             native_lanes(teams),
             [list(task.calls) for task in tasks],
-            *_bound(plan, teams, [task.needs for task in tasks]),
+            *_bound(plan, teams, [task.needs for task in tasks], shared_tasks(program, tasks)),
             back,
         )
 
@@ -81,8 +81,24 @@ class NativeExecutor:
         return [Span(*span) for span in self._native.timeline(self.bound, True)]
 
 
-def _bound(plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = None) -> NativeSchedule:
-    """CPUs of each thread, and the steps as (task, thread, lane, width or 0, tasks before it)."""
+def shared_tasks(program: Program, tasks: Sequence[Task]) -> AbstractSet[int]:
+    """Tasks that any idle core may take over: those of slices, which are many, small and alike."""
+    if not program.slices:
+        return frozenset()
+    return {
+        number
+        for number, task in enumerate(tasks)
+        if all(program.slices[call] is not None for call in task.calls)
+    }
+
+
+def _bound(
+    plan: Plan,
+    teams: Teams,
+    needs: Optional[Sequence[Sequence[int]]] = None,
+    shared: AbstractSet[int] = frozenset(),
+) -> NativeSchedule:
+    """CPUs of each thread, and the steps."""
     threads: List[int] = []  # of each lane
     cpus: List[List[int]] = [[]]
     used = {step.lane for step in plan.steps}
@@ -96,7 +112,8 @@ def _bound(plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = 
     for step in plan.steps:
         width = plan.lanes[step.lane].width if step.lane != CALLER and threads[step.lane] == CALLER else 0
         after = sorted({*step.after, *(needs[step.task] if needs else ())})
-        steps.append((step.task, threads[step.lane], step.lane, width, after))
+        may_move = step.task in shared and plan.lanes[step.lane].width == 1
+        steps.append((step.task, threads[step.lane], step.lane, width, after, may_move))
     _check_order(steps)
     return cpus, steps
 
@@ -104,7 +121,7 @@ def _bound(plan: Plan, teams: Teams, needs: Optional[Sequence[Sequence[int]]] = 
 def _check_order(steps: Sequence[NativeStep]) -> None:
     """Raises when threads would wait for each other for ever."""
     by_thread: Dict[int, List[Tuple[int, List[int]]]] = {}
-    for task, thread, _, _, after in steps:
+    for task, thread, _, _, after, _ in steps:
         by_thread.setdefault(thread, []).append((task, after))
     ended: set[int] = set()
     places = dict.fromkeys(by_thread, 0)

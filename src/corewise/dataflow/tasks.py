@@ -6,13 +6,14 @@ Measured side: standard library only, Python 3.9. Pure.
 from __future__ import annotations
 
 import heapq
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import Task
 
 CallCosts = Sequence[Mapping[int, float]]  # of each call: width to seconds
 _SAME_WIDTH_LOSS = 0.02  # neighbours whose common width costs less than this share are one task
+_COSTLY_SHARE = 0.1  # of the time of a slice: worth taking over by another core
 _SMALL_SHARE = 0.02  # of the time of a neighbour: not worth a task
 
 
@@ -40,8 +41,9 @@ def chains(program: Program) -> Tuple[Task, ...]:
 def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task, ...]:
     """Tasks of which none costs less than the overhead unless nothing could take it in."""
     groups = _Groups(call_graph(program), costs)
-    for alike in slice_groups(program):
-        groups.join_all(alike)
+    for of_slice in slice_groups(program):
+        for part in slice_parts(of_slice, call_graph(program), costs):
+            groups.join_all(part)
     groups.absorb_small(overhead_s)
     groups.join_chains(lambda first, second: groups.loss_s(first, second) <= overhead_s)
     groups.absorb_small(overhead_s)
@@ -64,6 +66,41 @@ def slice_groups(program: Program) -> List[List[int]]:
     for call, (part, level) in enumerate(zip(program.slices, levels)):
         if part is not None:
             found.setdefault((part, level), []).append(call)
+    return list(found.values())
+
+
+def slice_parts(calls: Sequence[int], before: Sequence[Set[int]], costs: CallCosts) -> List[List[int]]:
+    """The calls of a slice, each with the costly one it belongs to: parts that another core can take over.
+
+    What lies before several costly calls is a part of its own, and so is what follows several.
+    """
+    alone = {call: costs[call][min(costs[call])] for call in calls}
+    limit_s = _COSTLY_SHARE * sum(alone.values())
+    costly = {call for call in calls if alone[call] >= limit_s}
+    if len(costly) < 2:
+        return [list(calls)]
+    behind: Dict[int, Set[int]] = {}  # costly calls that each depends on
+    for call in calls:
+        near = [other for other in before[call] if other in alone]
+        behind[call] = set().union(*(behind[other] for other in near)) | {c for c in near if c in costly}
+    ahead: Dict[int, Set[int]] = {call: set() for call in calls}  # costly calls that need each
+    for call in costly:
+        waiting = list(before[call])
+        while waiting:
+            other = waiting.pop()
+            if other in alone and call not in ahead[other]:
+                ahead[other].add(call)
+                waiting += before[other]
+    found: Dict[Tuple[str, FrozenSet[int]], List[int]] = {}
+    for call in calls:
+        last = frozenset(c for c in behind[call] if not any(c in behind[other] for other in behind[call]))
+        if call in costly:
+            key = ("with", frozenset((call,)))
+        elif last:
+            key = ("with" if len(last) == 1 else "after", last)
+        else:
+            key = ("with" if len(ahead[call]) == 1 else "before", frozenset(ahead[call]))
+        found.setdefault(key, []).append(call)
     return list(found.values())
 
 

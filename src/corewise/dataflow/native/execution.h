@@ -83,7 +83,8 @@ class SoleRun : public Run {
 inline Schedule sole_schedule(Lanes& lanes, const std::vector<int>& cpus) {
   Schedule schedule;
   const int lane = cpus.empty() ? 0 : 1;
-  schedule.steps.push_back(Step{0, lane, lane, 0, true, 0, {}});
+  schedule.steps.push_back(Step{0, lane, lane, 0, true, 0, {}, false});
+  schedule.helps.resize(lane + 1, false);
   schedule.lanes.resize(lane + 1);
   schedule.lanes[lane].push_back(0);
   schedule.workers.resize(lane + 1, nullptr);

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional, Protocol, Tuple
 
 BoxedCall = Tuple[str, str, Tuple[Any, ...], Mapping[str, Any], Tuple[int, ...], bool]
-NativeStep = Tuple[int, int, int, int, List[int]]  # task, thread, lane, width or 0, tasks before it
+# Task, thread, lane, width or 0, tasks before it, and whether idle threads of one core may take it.
+NativeStep = Tuple[int, int, int, int, List[int], bool]
 NativeSchedule = Tuple[List[List[int]], List[NativeStep]]  # CPUs of each thread, and the steps
 
 

@@ -30,6 +30,7 @@ struct Step {
   bool first = false;  // of its thread
   int num_after = 0;  // steps of other lanes that must have ended
   std::vector<int> dependents;  // steps of other lanes that wait for this one
+  bool shared = false;  // another thread of one core that has nothing to do may take it
 };
 
 class Worker;
@@ -38,6 +39,8 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<std::vector<int>> lanes;  // the steps of each; lane 0 is the caller
   std::vector<Worker*> workers;  // of each lane; none for lane 0
+  std::vector<int> shared;  // the steps that others may take
+  std::vector<bool> helps;  // of each lane: whether its thread takes them
 };
 
 struct Event {
@@ -56,8 +59,12 @@ class Run {
         schedule_(schedule),
         caller_(caller),
         remaining_(new std::atomic<int>[schedule.steps.size()]),
+        taken_(new std::atomic<bool>[schedule.steps.size()]),
         working_lanes_(0) {
-    for (size_t s = 0; s < schedule.steps.size(); ++s) remaining_[s].store(schedule.steps[s].num_after);
+    for (size_t s = 0; s < schedule.steps.size(); ++s) {
+      remaining_[s].store(schedule.steps[s].num_after);
+      taken_[s].store(false);
+    }
   }
   virtual ~Run() = default;
   virtual void perform(int task) = 0;
@@ -106,15 +113,42 @@ class Run {
   void rethrow() {
     if (error_) std::rethrow_exception(error_);
   }
-  void do_step(int step) {
+  void do_step(int step, int planned_lane) {
     const Step& it = schedule_.steps[step];
     const int64_t start = now_ns();
     guarded(it.task);
-    timeline[step] = Event{it.task, it.planned_lane, start, now_ns()};
+    timeline[step] = Event{it.task, planned_lane, start, now_ns()};
     for (int dependent : it.dependents)
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }
   void announce(int step);
+  bool caller_helped(int& width) {
+    if (!helped(0)) return false;
+    width = 1;
+    return true;
+  }
+  void do_own(int step) {
+    if (take(step)) do_step(step, schedule_.steps[step].planned_lane);
+  }
+  bool take(int step) { return !schedule_.steps[step].shared || !taken_[step].exchange(true); }
+  // True after running a step that waited for another thread: the last of those, for that thread begins with
+  // its first. Cores of one machine may differ in speed, and those of a virtual one change it as they please.
+  bool helped(int lane) {
+    if (!schedule_.helps[lane]) return false;
+    for (auto it = schedule_.shared.rbegin(); it != schedule_.shared.rend(); ++it)
+      if (!taken_[*it].load() && remaining_[*it].load() == 0 && take(*it)) {
+        if (lane == 0) at::set_num_threads(1);
+        do_step(*it, own_lane(lane));
+        return true;
+      }
+    return false;
+  }
+  // The plan's number of a thread's lane; of the caller's, the one that it runs at width 1.
+  int own_lane(int lane) const {
+    for (int step : schedule_.lanes[lane])
+      if (lane != 0 || schedule_.steps[step].width == 1) return schedule_.steps[step].planned_lane;
+    return lane;
+  }
   void check() {
     try {
       check_signals_();
@@ -127,6 +161,7 @@ class Run {
   const Schedule& schedule_;
   Sleeper& caller_;
   std::unique_ptr<std::atomic<int>[]> remaining_;
+  std::unique_ptr<std::atomic<bool>[]> taken_;  // of shared steps
   std::atomic<int> working_lanes_;
   std::atomic<int> failed_{INT32_MAX};
   std::mutex error_mutex_;
@@ -212,9 +247,11 @@ inline void Run::on_lane(int lane) {
     Sleeper& sleeper = schedule_.workers[lane]->sleeper;
     for (int step : schedule_.lanes[lane]) {
       const auto ready = [&] { return remaining_[step].load() == 0; };
-      while (!ready() && !sleeper.wait(kFirstStep + step, ready, 0)) {
+      while (!ready() && (helped(lane) || !sleeper.wait(kFirstStep + step, ready, 0))) {
       }
-      do_step(step);
+      do_own(step);
+    }
+    while (helped(lane)) {
     }
   }
   if (working_lanes_.fetch_sub(1) == 1) caller.wake(kAtEnd);
@@ -233,11 +270,12 @@ inline void Run::on_caller() {
   int width = full_width;
   for (int step : schedule_.lanes[0]) {
     const auto ready = [&] { return remaining_[step].load() == 0; };
-    while (!ready() && !caller_.wait(kFirstStep + step, ready, kSignalNs)) check();
+    while (!ready() && (caller_helped(width) || !caller_.wait(kFirstStep + step, ready, kSignalNs))) check();
     const int wanted = schedule_.steps[step].width ? schedule_.steps[step].width : full_width;
     if (wanted != width) at::set_num_threads(width = wanted);
-    do_step(step);
+    do_own(step);
   }
+  while (caller_helped(width)) check();
   if (width != full_width) at::set_num_threads(full_width);
   const auto ended = [&] { return working_lanes_.load() == 0; };
   while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check();

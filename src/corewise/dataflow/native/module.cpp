@@ -72,10 +72,12 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
   for (py::handle cpus : lane_cpus) {
     const auto numbers = ints(cpus);
     const int number = seen[numbers]++;
+    schedule.helps.push_back(numbers.size() == 1);
     py::gil_scoped_release without_lock;  // a run that is under way may need it before the lanes are free
     schedule.workers.push_back(schedule.workers.empty() ? nullptr : lanes.worker(numbers, number));
   }
   schedule.lanes.resize(schedule.workers.size());
+  schedule.helps.at(0) = false;  // unless it has a lane of one core
   std::vector<int> step_of(num_tasks, -1);
   std::vector<std::vector<int>> after;
   for (py::handle item : steps) {
@@ -83,15 +85,20 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
     const int number = static_cast<int>(schedule.steps.size());
     const int task = it[0].cast<int>(), lane = it[1].cast<int>();
     step_of.at(task) = number;
+    const int width = it[3].cast<int>();
+    const bool shared = it[5].cast<bool>();
     schedule.steps.push_back(
-        Step{task, lane, it[2].cast<int>(), it[3].cast<int>(), schedule.lanes.at(lane).empty(), 0, {}});
+        Step{task, lane, it[2].cast<int>(), width, schedule.lanes.at(lane).empty(), 0, {}, shared});
+    if (shared) schedule.shared.push_back(number);
+    if (lane == 0 && width == 1) schedule.helps[0] = true;
     schedule.lanes[lane].push_back(number);
     after.push_back(ints(it[4]));
   }
   for (size_t step = 0; step < after.size(); ++step)
     for (int task : after[step]) {
       Step& earlier = schedule.steps.at(step_of.at(task));
-      if (earlier.lane == schedule.steps[step].lane) continue;  // the lane's own order sees to it
+      const bool may_move = earlier.shared || schedule.steps[step].shared;
+      if (earlier.lane == schedule.steps[step].lane && !may_move) continue;  // the lane's order sees to it
       earlier.dependents.push_back(static_cast<int>(step));
       ++schedule.steps[step].num_after;
     }

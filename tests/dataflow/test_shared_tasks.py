@@ -1,0 +1,135 @@
+"""Tasks of slices that idle cores take over from busy ones: same results, whoever runs them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.dataflow.made_models import RandomGraph
+from torch import Tensor, nn
+
+from corewise.dataflow.binding import Bound
+from corewise.dataflow.capture import capture
+from corewise.dataflow.native_executor import NativeExecutor, shared_tasks
+from corewise.dataflow.program import Program
+from corewise.dataflow.schedule import Lane, Plan, Step, Task
+from corewise.dataflow.tasks import call_graph, chains, merged, slice_parts
+from corewise.dataflow.teams import Teams
+
+pytestmark = pytest.mark.usefixtures("native")
+CPUS = sorted(os.sched_getaffinity(0))[:2] * 2  # two lanes whatever the machine has
+LANES = (Lane(0, 2), Lane(0, 1, by_caller=True), Lane(1, 1), Lane(2, 1))
+
+
+class Members(nn.Module):
+    """Four recurrent layers side by side on one input, and what joins them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LSTM(6, 5, batch_first=True) for _ in range(4))
+        self.last = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        joined: Tensor = self.last(torch.cat([layer(x)[0][:, -1] for layer in self.layers], -1))
+        return joined
+
+
+@pytest.fixture
+def teams() -> Iterator[Teams]:
+    made = Teams(CPUS[:3])
+    yield made
+    made.release()
+
+
+def all_on(lane: int, tasks: tuple[Task, ...], *others: int) -> Plan:
+    """Everything on one lane but the first tasks, which the others have."""
+    lanes = [*others, *[lane] * (len(tasks) - len(others))]
+    return Plan(LANES, tuple(Step(n, lanes[n], task.needs) for n, task in enumerate(tasks)), 0.0)
+
+
+def with_costly_layers(program: Program) -> tuple[Task, ...]:
+    costs = [{1: 1e-3} if str(call.target) == "aten.lstm.input" else {1: 2e-5} for call in program.calls]
+    return merged(program, costs, 1e-6)
+
+
+def layers_of(program: Program, task: Task) -> list[int]:
+    return [call for call in task.calls if str(program.calls[call].target) == "aten.lstm.input"]
+
+
+def test_each_costly_layer_of_a_slice_is_a_task_that_needs_no_other_slice() -> None:
+    program = capture(Members(), (torch.randn(128, 9, 6),), {}, 2).program
+    tasks = with_costly_layers(program)
+    costly = [number for number, task in enumerate(tasks) if layers_of(program, task)]
+    num_slices = 1 + max(part for part in program.slices if part is not None)
+    assert [len(layers_of(program, tasks[number])) for number in costly] == [1] * (4 * num_slices)
+    assert all(tasks[number].needs == () for number in costly)  # views and zeros are their own
+    assert set(costly) <= shared_tasks(program, tasks)
+
+
+def test_what_lies_between_costly_calls_is_its_own_part() -> None:
+    # 0 feeds 1 and 2; 3 follows 1; 4 follows 3 and 2; 5 is costly after 4; 6 follows it.
+    before: list[set[int]] = [set(), {0}, {0}, {1}, {3, 2}, {4}, {5}]
+    costs = [{1: 1.0 if call in (1, 2, 5) else 0.01} for call in range(7)]
+    assert slice_parts(range(7), before, costs) == [[0], [1, 3], [2], [4], [5, 6]]
+
+
+def test_calls_of_a_program_that_is_not_cut_stay_where_they_were_planned() -> None:
+    program = capture(Members(), (torch.randn(128, 9, 6),), {}).program
+    assert shared_tasks(program, chains(program)) == frozenset()
+
+
+@pytest.mark.parametrize("busy", [1, 2])  # the caller's own branch, or another thread
+def test_idle_cores_take_tasks_of_a_busy_one(teams: Teams, busy: int) -> None:
+    model = Members().eval()
+    x = torch.randn(128, 300, 6)
+    captured = capture(model, (x,), {}, 2)
+    bound, tasks = Bound(captured, model), with_costly_layers(captured.program)
+    executor = NativeExecutor(captured.program, tasks, all_on(busy, tasks, 3, 3 - busy), teams)
+    helpers = set()
+    with torch.no_grad():
+        for _ in range(20):
+            x = torch.randn(128, 300, 6)
+            values = bound.values([x])
+            executor.run(values)
+            torch.testing.assert_close(bound.result(values), model(x), rtol=1e-5, atol=1e-6)
+            helpers |= {span.lane for span in executor.spans if span.task > 1}
+    assert len(helpers) > 1
+    assert sorted(span.task for span in executor.spans) == list(range(len(tasks)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_whose_tasks_move_are_equal_to_plain(teams: Teams, seed: int) -> None:
+    model, x = RandomGraph(seed, 25, writes=bool(seed % 2)), torch.randn(12, 12)
+    captured = capture(model, (x,), {})
+    program = replace(captured.program, is_cut=True, slices=(0,) * len(captured.program.calls))
+    tasks = tuple(
+        Task((call,), tuple(sorted(needed))) for call, needed in enumerate(call_graph(program))
+    )  # one call each: as much to take over as there can be
+    bound = Bound(captured, model)
+    plan = Plan(LANES, tuple(Step(n, 1 + n % 3, task.needs) for n, task in enumerate(tasks)), 0.0)
+    executor = NativeExecutor(program, tasks, plan, teams)
+    with torch.no_grad():
+        for _ in range(5):
+            values = bound.values([x.clone()])
+            executor.run(values)
+            found: Any = bound.result(values)
+            expected = model(x.clone())
+            assert torch.equal(expected["sum"], found["sum"])
+            for one, other in zip(expected["all"], found["all"], strict=True):
+                assert torch.equal(one, other)
+
+
+def test_an_error_in_a_task_that_moved_is_raised_once_all_have_ended(teams: Teams) -> None:
+    model = Members().eval()
+    captured = capture(model, (torch.randn(128, 300, 6),), {}, 2)
+    bound, tasks = Bound(captured, model), with_costly_layers(captured.program)
+    executor = NativeExecutor(captured.program, tasks, all_on(2, tasks, 3, 1), teams)
+    with torch.no_grad():
+        with pytest.raises((RuntimeError, ValueError), match="type"):
+            executor.run(bound.values([torch.randn(128, 300, 6, dtype=torch.float64)]))
+        x = torch.randn(128, 300, 6)
+        values = bound.values([x])
+        executor.run(values)
+        torch.testing.assert_close(bound.result(values), model(x), rtol=1e-5, atol=1e-6)
