@@ -57,10 +57,12 @@ def parameters(
     }  # fmt: skip
 
 
-def bare_operator(problem: ConvolutionProblem, options: argparse.Namespace) -> Callable[[], Any]:
+def bare_operator(
+    problem: ConvolutionProblem, options: argparse.Namespace, seed: int = 1
+) -> Callable[[], Any]:
     """The operator as anyone would call it, on tensors of its own."""
     dtype, device = getattr(torch, options.dtype), options.device
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
@@ -76,6 +78,22 @@ def bare_operator(problem: ConvolutionProblem, options: argparse.Namespace) -> C
     backward, wanted = torch.ops.aten.convolution_backward.default, WANTED[options.direction]
     rest = ([problem.oc], stride, padding, dilation, False, [0, 0], groups, wanted)
     return lambda: backward(gradient, source, weights, *rest)
+
+
+def bare_step(problem: ConvolutionProblem, options: argparse.Namespace, job: Any) -> Callable[[], Any]:
+    """As many plain executions as a step of the job has; on a GPU on as many inputs in turn."""
+    if options.device == "cpu":
+        return bare_operator(problem, options)
+    num_inputs = int(job.facts()["num_inputs_in_turn"])
+    operators = [bare_operator(problem, options, seed) for seed in range(1, num_inputs + 1)]
+    num_rounds = round(job.samples_per_step) // num_inputs
+
+    def step() -> None:
+        for _ in range(num_rounds):
+            for operate in operators:
+                operate()
+
+    return step
 
 
 def time_bare(operate: Callable[[], Any], num_steps: int, device: str) -> float:
@@ -107,13 +125,15 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"{text}: wrong numbers, error {check.error:g} of {check.tolerance:g} allowed")
     alone = prepare_convolution(parameters(options, text, "channels_last", "excluded"), context)
     alone_check = alone.check()
-    bare = bare_operator(problem, options)
+    bare = bare_step(problem, options, ours)
     bests: dict[str, list[float]] = {"ours": [], "alone": []}
     sides: dict[str, Callable[[int], float]] = {
         "bare": lambda n: time_bare(bare, n, options.device),
         "ours": lambda n: time_ours(ours.step, n, bests["ours"]),
         "alone": lambda n: time_ours(alone.step, n, bests["alone"]),
     }
+    # Of the operator in a step: on a GPU many.
+    executions = dict.fromkeys(("bare", "ours"), ours.samples_per_step) | {"alone": alone.samples_per_step}
     once_s = time_bare(bare, 2, options.device)
     num_steps = max(1, round(options.round_s / once_s))
     rounds: dict[str, list[float]] = {name: [] for name in sides}
@@ -124,11 +144,13 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, Any]:
             began_cpu_s = time.process_time()
             step_s = sides[name](num_steps)
             if turn >= WARM_UP_ROUNDS:
-                rounds[name].append(step_s)
-                cpu_rounds[name].append((time.process_time() - began_cpu_s) / num_steps)
+                rounds[name].append(step_s / executions[name])
+                cpu_s = (time.process_time() - began_cpu_s) / num_steps
+                cpu_rounds[name].append(cpu_s / executions[name])
     return {
         "problem": str(problem), "number": number, "num_steps": num_steps,
-        "rounds_s": rounds, "rounds_cpu_s": cpu_rounds, "alone_best_s": min(bests["alone"]),
+        "rounds_s": rounds, "rounds_cpu_s": cpu_rounds,
+        "alone_best_s": min(bests["alone"]) / executions["alone"],
         "gflop": problem.flops / 1e9, "check_error": check.error, "alone_check_error": alone_check.error,
         "ours_facts": _onednn(ours.facts()), "alone_facts": _onednn(alone.facts()),
         "benchdnn": benchdnn_figure(str(problem), options),

@@ -68,6 +68,10 @@ class Arrays(Protocol):
         """
         ...
 
+    def right_factor(self, matrix: Array) -> Array:
+        """The matrix in the layout in which it is multiplied fastest from the left; for those used often."""
+        ...
+
     def subtract_scaled(self, a: Array, factor: Any, b: Array, out: Optional[Array] = None) -> Array:
         """a - factor * b, as `add_scaled` does it."""
         ...

@@ -86,6 +86,9 @@ class JaxArrays:
     def matmul(self, a: Any, b: Any, out: Optional[Any] = None) -> Any:
         return self._into(out, _matmul, a, b)
 
+    def right_factor(self, matrix: Any) -> Any:
+        return matrix
+
     def subtract_scaled(self, a: Any, factor: Any, b: Any, out: Optional[Any] = None) -> Any:
         return self._into(out, _subtract_scaled, a, factor, b)
 

@@ -88,6 +88,9 @@ class NumpyArrays:
             raise Infeasible(f"numpy has no fast product of {a.dtype.name} matrices; use float32 or float64")
         return np.matmul(a, b, out=out)
 
+    def right_factor(self, matrix: Any) -> Any:
+        return matrix
+
     def subtract_scaled(self, a: Any, factor: Any, b: Any, out: Optional[Any] = None) -> Any:
         return self.add_scaled(a, -factor, b, out=out)
 

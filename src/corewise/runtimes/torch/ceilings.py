@@ -27,15 +27,6 @@ MOVED_BYTES = 2**28  # between host and device
 class GpuCeilingsJob(CeilingsJob):
     """Besides what a host has: copies to and from the device, from memory that the GPU fetches by itself."""
 
-    def _product(self, dtype: str, size: int) -> Probe:
-        if dtype != "int8":
-            return super()._product(dtype, size)
-        arrays = self._arrays
-        a, b = (arrays.normal((size, size), dtype, seed=seed) for seed in (2, 3))
-        b = b.t()  # column by column, as the GPU's units for whole numbers want it
-        out = arrays.matmul(a, b)
-        return Probe("product", dtype, size, 2.0 * size**3, lambda: arrays.matmul(a, b, out=out))
-
     def _others(self) -> Sequence[Probe]:
         made: List[Probe] = []
         try:

@@ -103,7 +103,7 @@ class GemmRun:
     def __init__(self, setup: Setup, m: int, n: int, k: int) -> None:
         self._arrays, self._setup = setup.arrays, setup
         self._a = setup.arrays.normal((m, k), setup.dtype, 2 * setup.seed)
-        self._b = setup.arrays.normal((k, n), setup.dtype, 2 * setup.seed + 1)
+        self._b = setup.arrays.right_factor(setup.arrays.normal((k, n), setup.dtype, 2 * setup.seed + 1))
         self._c = setup.arrays.zeros((m, n), OUTPUT.get(setup.dtype, setup.dtype))
         self._compute = setup.arrays.compiled(lambda a, b, out: setup.arrays.matmul(a, b, out=out))
 
