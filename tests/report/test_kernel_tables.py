@@ -1,8 +1,10 @@
 """Kernels in reports: what of their work is done in a second."""
 
+import pytest
 from made_trials import group_of, trial
 
-from corewise.report.phrases import rate_unit
+from corewise.report.answers import answers_of
+from corewise.report.phrases import machine_rate, rate_unit
 from corewise.report.standing import efficiencies_of, standing_of
 from corewise.report.tables import results_table
 
@@ -22,3 +24,17 @@ def test_a_models_table_is_without_them() -> None:
     table = results_table(group, standing_of(group), efficiencies_of(group))
     assert table is not None
     assert not {"Gflop/s", "GB/s", "best GB/s"} & {column.title for column in table.columns}
+
+
+@pytest.mark.parametrize(
+    ("gflop_per_s", "told"), [(1.5, "16.1 GB/s"), (161.0, "161 Gflop/s"), (float("nan"), "16.1 GB/s")]
+)
+def test_a_kernels_rate_is_told_in_what_it_is_bound_by(gflop_per_s: float, told: str) -> None:
+    metrics = {"gflop_per_s": gflop_per_s, "gbyte_per_s": 16.1}
+    group = group_of(trial(20.0, params={"workload": "stream"}, metrics=metrics, work={}))
+    assert machine_rate(group, 0) == told
+    assert f"20.0 steps/s (19.9 to 20.1) = {told} with" in answers_of(group, standing_of(group))[0]
+
+
+def test_a_models_rate_is_not() -> None:
+    assert machine_rate(group_of(trial(20.0)), 0) == ""

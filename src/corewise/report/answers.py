@@ -17,7 +17,7 @@ from corewise.report.effects import (
     shape_sentences,
 )
 from corewise.report.groups import APART, Group
-from corewise.report.phrases import point_words, rate_unit, task_words, usual_point, value_words
+from corewise.report.phrases import machine_rate, point_words, rate_unit, task_words, usual_point, value_words
 from corewise.report.standing import Standing, looks_of
 from corewise.report.words import counted, figure, listed, short, times
 from corewise.stats.occasions import compare_occasions
@@ -91,6 +91,8 @@ def _fastest(group: Group, standing: Standing, task: int) -> str:
     what = task_words(group)
     words = point_words(group.points[best], without=_task_names(group))
     rate = figure(float(group.rate[best]), float(group.low[best]), float(group.high[best]), rate_unit(group))
+    of_machine = machine_rate(group, best)
+    rate += f" = {of_machine}" if of_machine else ""
     if not others:
         words = words or point_words(usual_point(group.records[best]))
         return f"{what} gives {rate}{f' with {words}' if words else ''}{_sure(group, best)}."

@@ -1,12 +1,13 @@
 """Workloads, parameters and points in the words of a sentence."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corewise.report.groups import WIDTHS, Group
 from corewise.report.model import PLAIN_BACKTICK
-from corewise.report.words import counted, named, short, shown
+from corewise.report.words import counted, figure, named, short, shown
 from corewise.spec.record import Record
 
 _MODES = {"train": "training", "infer": "inference"}
@@ -25,6 +26,7 @@ _PRETTY = {
     "cg": "conjugate gradient",
     "fft": "FFT",
 }
+_FLOPS_PER_BYTE = 0.5  # below which a kernel is told by the bytes it moves
 _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "execution", "data": "data"}
 
 
@@ -71,6 +73,17 @@ def _is_kernel(records: Sequence[Record]) -> bool:
 def rate_unit(group: Group) -> str:
     """The unit of throughput."""
     return f"{sample_noun(group.records[:1])}/s"
+
+
+def machine_rate(group: Group, i: int) -> str:
+    """What a kernel's rate is of the machine, such as 43.5 GB/s; empty for models."""
+    gbyte_per_s = float(group.metric("gbyte_per_s")[i])
+    gflop_per_s = float(group.metric("gflop_per_s")[i])
+    if not math.isfinite(gbyte_per_s):
+        return ""
+    if gflop_per_s > _FLOPS_PER_BYTE * gbyte_per_s:
+        return figure(gflop_per_s, unit="Gflop/s")
+    return figure(gbyte_per_s, unit="GB/s")
 
 
 def axis_title(name: str) -> str:
