@@ -5,12 +5,12 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
 from corewise.runtimes.arrays import Arrays
-from corewise.runtimes.base import Check, Infeasible, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.matmul import MATMUL, product_error, product_tolerance
@@ -21,10 +21,8 @@ TF32_ROUNDOFF = 2.0**-11
 Facts = Callable[[], Mapping[str, Any]]
 
 
-class MatmulJob:
+class MatmulJob(ReplicaJob):
     """C = A·B; where the framework can, the last step's memory takes the next product."""
-
-    independent = True
 
     def __init__(
         self, arrays: Arrays, size: int, batch: int, dtype: str, seed: int, tf32: bool, facts: Facts
@@ -54,18 +52,9 @@ class MatmulJob:
         self._c = self._arrays.matmul(self._a, self._b, out=self._c)
         self._arrays.finish(self._c)
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         output_dtype = str(getattr(self._c.dtype, "name", self._c.dtype))
         return {**self._facts(), "output_dtype": output_dtype}
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def prepare_product(

@@ -79,6 +79,21 @@ class Job(Protocol):
     def close(self) -> None: ...
 
 
+class ReplicaJob:
+    """What jobs share whose ranks know nothing of each other."""
+
+    independent = True
+
+    def agree(self, flag: bool) -> bool:
+        return flag
+
+    def loss(self) -> Optional[float]:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
 class Runtime(Protocol):
     """A framework as the worker sees it."""
 

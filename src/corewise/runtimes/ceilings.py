@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from corewise.runtimes.base import Check, Infeasible
+from corewise.runtimes.base import Check, Infeasible, ReplicaJob
 from corewise.workloads.kernels.base import DTYPE_BYTES
 
 FACTOR = 3.0
@@ -74,7 +74,7 @@ class Probe:
         }
 
 
-class CeilingsJob:
+class CeilingsJob(ReplicaJob):
     """A step takes samples of every probe in turn; the figures are those of the steps after warm-up."""
 
     independent = False  # so that steps are counted, not timed: a machine that becomes busy gets as many
@@ -112,9 +112,6 @@ class CeilingsJob:
                 while time.perf_counter() < until:
                     probe.samples_s.append(probe.sample(self._arrays.finish))
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         for probe in self.probes:
             probe.samples_s.clear()  # of warm-up
@@ -127,9 +124,6 @@ class CeilingsJob:
         worth = [each for each in found if not _has_no_path(each, usual)]
         notes = [f"{each['dtype']}: {NO_PATH}" for each in found if each not in worth]
         return {"figures": worth, "ceiling_notes": [*self.ceiling_notes, *notes]}
-
-    def loss(self) -> Optional[float]:
-        return None
 
     def close(self) -> None:
         self.probes.clear()

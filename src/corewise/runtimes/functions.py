@@ -5,11 +5,11 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from corewise.runtimes.base import Check, Infeasible, WorkloadError
+from corewise.runtimes.base import Check, Infeasible, ReplicaJob, WorkloadError
 
 TOLERANCE = 1e-4  # of float32, as torch's modules have it
 
@@ -29,10 +29,8 @@ def require_inference(name: str, module: Any, mode: str, runtime: str) -> None:
         )
 
 
-class FunctionJob:
+class FunctionJob(ReplicaJob):
     """Calls the compiled function on the same inputs; ranks are replicas that know nothing of each other."""
-
-    independent = True
 
     def __init__(
         self,
@@ -55,17 +53,8 @@ class FunctionJob:
     def step(self) -> None:
         self._call()
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return self._facts()
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def _difference(got: Any, wanted: Any) -> float:

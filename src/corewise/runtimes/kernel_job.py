@@ -6,10 +6,10 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 from corewise.runtimes.arrays import Arrays
-from corewise.runtimes.base import Check, Infeasible, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.gpu_clocks import clocks_while
 from corewise.runtimes.params import require_defaults
 from corewise.runtimes.room import host_share_bytes, no_room
@@ -21,11 +21,10 @@ BESIDE_BYTES = 2**26  # the check's blocks, programs that are compiled, and page
 Facts = Callable[[], Mapping[str, Any]]
 
 
-class KernelJob:
+class KernelJob(ReplicaJob):
     """A kernel's run; several ranks of it are replicas that know nothing of each other."""
 
     samples_per_step = 1.0
-    independent = True
 
     def __init__(self, run: KernelRun, facts: Facts) -> None:
         self.run = run
@@ -36,9 +35,6 @@ class KernelJob:
 
     def step(self) -> None:
         self.run.step()
-
-    def agree(self, flag: bool) -> bool:
-        return flag
 
     def facts(self) -> Mapping[str, Any]:
         """The framework's facts, then the kernel's own; on a GPU with its clocks while it computes."""
@@ -51,9 +47,6 @@ class KernelJob:
         """What the kernel has to say beside its figures; nothing, unless it has a method `notes`."""
         say = getattr(self.run, "notes", None)
         return tuple(say()) if say is not None else ()
-
-    def loss(self) -> Optional[float]:
-        return None
 
     def close(self) -> None:
         self.run.close()

@@ -5,16 +5,14 @@ Measured side: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping
 
-from corewise.runtimes.base import Check, WorkloadError
+from corewise.runtimes.base import Check, ReplicaJob, WorkloadError
 from corewise.workloads.custom import CustomStep
 
 
-class StepJob:
+class StepJob(ReplicaJob):
     """Calls what the factory returned; several ranks of it are replicas that know nothing of each other."""
-
-    independent = True
 
     def __init__(
         self,
@@ -44,14 +42,5 @@ class StepJob:
         self._step()
         self._finish()
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return self._facts()
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None

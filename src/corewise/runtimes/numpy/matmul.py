@@ -5,11 +5,11 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import numpy as np
 
-from corewise.runtimes.base import Check, Infeasible, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.numpy.runtime import read_back
 from corewise.runtimes.params import rank_batch
 from corewise.workloads.base import workload_args
@@ -18,10 +18,8 @@ from corewise.workloads.primitives.matmul import MATMUL, product_error, product_
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 
 
-class MatmulJob:
+class MatmulJob(ReplicaJob):
     """C = A·B, the output's memory used again in every step."""
-
-    independent = True
 
     def __init__(self, size: int, batch: int, dtype: str, seed: int) -> None:
         self.samples_per_step = float(batch)
@@ -46,17 +44,8 @@ class MatmulJob:
     def step(self) -> None:
         np.matmul(self._a, self._b, out=self._c)
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return {**read_back(), "output_dtype": self._c.dtype.name}
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def prepare_matmul(params: Mapping[str, Any], context: RankContext) -> MatmulJob:

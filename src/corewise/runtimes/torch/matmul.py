@@ -5,11 +5,11 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import torch
 
-from corewise.runtimes.base import Check, Infeasible, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.torch.settings import Settings, process_facts, read_settings
 from corewise.workloads.base import workload_args
@@ -19,10 +19,8 @@ FLOAT32_ROUNDOFF = 2.0**-24
 SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
-class MatmulJob:
+class MatmulJob(ReplicaJob):
     """C = A·B, the output's memory used again in every step."""
-
-    independent = True
 
     def __init__(self, size: int, batch: int, settings: Settings, seed: int) -> None:
         self.samples_per_step = float(batch)
@@ -58,17 +56,8 @@ class MatmulJob:
         self._multiply(self._a, self._b, out=self._c)
         self._settings.finish()
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return {**process_facts(self._settings), "output_dtype": str(self._c.dtype).replace("torch.", "")}
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def prepare_matmul(params: Mapping[str, Any], context: RankContext) -> MatmulJob:

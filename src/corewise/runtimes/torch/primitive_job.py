@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from corewise.runtimes.base import Check, MissingPart, RankContext
+from corewise.runtimes.base import Check, MissingPart, RankContext, ReplicaJob
 from corewise.runtimes.gpu_clocks import clocks_while
 from corewise.runtimes.params import require_defaults
 from corewise.runtimes.room import host_share_bytes, no_room
@@ -27,7 +27,7 @@ FLOAT32_ROUNDOFF = 2.0**-24
 SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
-class PrimitiveJob:
+class PrimitiveJob(ReplicaJob):
     """Calls one operator in every step; several ranks of it are replicas that know nothing of each other.
 
     On a GPU a step is many executions, on inputs that take turns, so that neither starting them nor the cache
@@ -35,7 +35,6 @@ class PrimitiveJob:
     """
 
     samples_per_step = 1.0
-    independent = True
 
     def __init__(
         self,
@@ -71,9 +70,6 @@ class PrimitiveJob:
     def step(self) -> None:
         self._operate()
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return {**process_facts(self._settings), **gpu_facts(self._settings), **self._clocks(), **self._known}
 
@@ -83,12 +79,6 @@ class PrimitiveJob:
             return {}
         uuid = getattr(torch.cuda.get_device_properties(self._settings.device), "uuid", None)
         return {} if uuid is None else clocks_while(self.step, f"GPU-{uuid}")
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def require_operator(params: Mapping[str, Any], name: str) -> None:
