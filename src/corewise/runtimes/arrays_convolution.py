@@ -6,15 +6,13 @@ Measured side: standard library and numpy only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from corewise.runtimes.arrays import Arrays
-from corewise.runtimes.arrays_matmul import TF32_ROUNDOFF, UNIT_ROUNDOFF
-from corewise.runtimes.base import Check, Infeasible, RankContext
-from corewise.runtimes.params import require_defaults
-from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.runtimes.arrays_primitive import ArraysPrimitiveJob, Facts, require_primitive, tolerance_of
+from corewise.runtimes.base import Check, RankContext
 from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.convolution import (
     CONVOLUTION,
@@ -23,7 +21,6 @@ from corewise.workloads.primitives.convolution import (
     is_forward,
     types_of,
 )
-from corewise.workloads.primitives.matmul import product_tolerance
 from corewise.workloads.primitives.sampled_sums import (
     REFERENCE,
     num_terms,
@@ -31,7 +28,7 @@ from corewise.workloads.primitives.sampled_sums import (
     worst_error,
 )
 
-Facts = Callable[[], Mapping[str, Any]]
+NOUN = "convolution"
 Operator = Callable[..., Sequence[Any]]  # takes the arrays of `inputs_of`, returns those of `results_of`
 
 
@@ -59,73 +56,6 @@ class Dialect:
         return np.moveaxis(array, -1, 1)
 
 
-class ConvolutionJob:
-    """Calls the operator in every step; several ranks are replicas that know nothing of each other."""
-
-    samples_per_step = 1.0
-    independent = True
-
-    def __init__(
-        self,
-        arrays: Arrays,
-        asked: Asked,
-        params: Mapping[str, Any],
-        dialect: Dialect,
-        seed: int,
-        facts: Facts,
-    ) -> None:
-        self._arrays, self._asked, self._dialect, self._seed = arrays, asked, dialect, seed
-        self._dtype, self._facts = str(params["dtype"]), facts
-        self._tf32 = str(params.get("float32_precision", "default")) == "tf32"
-        self._given: Dict[str, Any] = {
-            name: arrays.normal(dialect.laid_out(name, shape), self._dtype, 10 * seed + number)
-            for number, (name, shape) in enumerate(inputs_of(asked).items())
-        }
-        self._operate = arrays.compiled(dialect.operator(asked))
-        try:
-            self._results: Sequence[Any] = self._operate(*self._given.values())
-            arrays.finish(*self._results)
-        except (RuntimeError, NotImplementedError, ValueError) as met:
-            raise _refused(arrays, met) from met
-        except Exception as met:  # TensorFlow's errors have a base of their own
-            if type(met).__module__.startswith("tensorflow"):
-                raise _refused(arrays, met) from met
-            raise
-
-    def check(self) -> Check:
-        """Chosen elements of every result against their sums in float64."""
-        self.step()
-        host = {name: self._plain(name, array) for name, array in self._given.items()}
-        computed = {
-            name: self._plain(name, array) for name, array in zip(results_of(self._asked), self._results)
-        }
-        stored = UNIT_ROUNDOFF[self._dtype]
-        summed = min(stored, UNIT_ROUNDOFF["float32"])
-        stored = max(stored, TF32_ROUNDOFF) if self._tf32 else stored
-        error = worst_error(self._asked.problem, host, computed, self._seed)
-        return Check(error, product_tolerance(num_terms(self._asked), stored, summed), REFERENCE)
-
-    def _plain(self, name: str, array: Any) -> Any:
-        return self._dialect.as_benchdnn(name, self._arrays.to_host(array))
-
-    def step(self) -> None:
-        self._results = self._operate(*self._given.values())
-        self._arrays.finish(*self._results)
-
-    def agree(self, flag: bool) -> bool:
-        return flag
-
-    def facts(self) -> Mapping[str, Any]:
-        told = {"problem": str(self._asked.problem), "types": types_of(self._dtype, "u8")}
-        return {**self._facts(), **told, "direction": self._asked.direction}
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
-
-
 def inputs_of(asked: Asked) -> Dict[str, Tuple[int, ...]]:
     """The shapes of what the direction reads, by name, in the operator's order."""
     problem, direction = asked.problem, asked.direction
@@ -139,33 +69,28 @@ def inputs_of(asked: Asked) -> Dict[str, Tuple[int, ...]]:
 
 def prepare_arrays_convolution(
     arrays: Arrays, dialect: Dialect, params: Mapping[str, Any], context: RankContext, facts: Facts
-) -> ConvolutionJob:
+) -> ArraysPrimitiveJob:
     """The job; raises Infeasible with the reason where the framework has no such convolution."""
-    runtime = arrays.runtime
-    require_defaults(
-        params, ("memory_format", "execution", "freezing", "data"), f"{runtime}'s convolution is one operator"
-    )
-    refusal = CONVOLUTION.refusal(params)
-    if refusal is not None:
-        raise Infeasible(refusal)
-    asked, dtype = CONVOLUTION.asked(workload_args(params)), str(params["dtype"])
-    if dtype not in UNIT_ROUNDOFF:
-        raise Infeasible(
-            f"dtype {dtype}: {runtime} has no convolution of whole numbers that rounds its result"
-        )
-    if asked.benchdnn:
-        raise Infeasible("args.benchdnn: its figures are read beside torch's")
-    free_bytes = arrays.free_bytes()
-    if arrays.device == "cpu":
-        free_bytes = host_share_bytes(context, free_bytes)
-    lacking = CONVOLUTION.lack_of_memory(params, free_bytes)
-    if lacking is not None:
-        raise no_room(lacking, CONVOLUTION.needed_bytes(params), arrays.device, context.num_ranks)
-    return ConvolutionJob(arrays, asked, params, dialect, context.rank, facts)
+    require_primitive(arrays, CONVOLUTION, NOUN, params, context)
+    asked, dtype, seed = CONVOLUTION.asked(workload_args(params)), str(params["dtype"]), context.rank
+    given = {
+        name: arrays.normal(dialect.laid_out(name, shape), dtype, 10 * seed + number)
+        for number, (name, shape) in enumerate(inputs_of(asked).items())
+    }
+    operator, inputs = arrays.compiled(dialect.operator(asked)), tuple(given.values())
 
+    def plain(named: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+        return {name: dialect.as_benchdnn(name, arrays.to_host(array)) for name, array in named}
 
-def _refused(arrays: Arrays, met: Exception) -> Infeasible:
-    lines = [line.strip() for line in str(met).splitlines() if line.strip()] or [type(met).__name__]
-    telling = [line for line in lines[1:] if not line.startswith(("Detected", "File ", "[["))]
-    said = telling[-1] if telling and lines[0].startswith("Graph execution error") else lines[0]
-    return Infeasible(f"{arrays.runtime} has no such convolution: {said[:300]}")
+    def check(results: Sequence[Any]) -> Check:
+        """Chosen elements of every result against their sums in float64."""
+        computed = plain(zip(results_of(asked), results))
+        error = worst_error(asked.problem, plain(given.items()), computed, seed)
+        return Check(error, tolerance_of(params, num_terms(asked)), REFERENCE)
+
+    told = {
+        "problem": str(asked.problem),
+        "types": types_of(dtype, asked.int8_source),
+        "direction": asked.direction,
+    }
+    return ArraysPrimitiveJob(arrays, NOUN, lambda: operator(*inputs), check, lambda: {**facts(), **told})

@@ -10,7 +10,8 @@ from typing import Any, Mapping
 
 import jax
 
-from corewise.runtimes.arrays_convolution import ConvolutionJob, Dialect, Operator, prepare_arrays_convolution
+from corewise.runtimes.arrays_convolution import Dialect, Operator, prepare_arrays_convolution
+from corewise.runtimes.arrays_primitive import ArraysPrimitiveJob
 from corewise.runtimes.base import RankContext
 from corewise.runtimes.jax.arrays import JaxArrays
 from corewise.runtimes.jax.settings import apply_to_process, process_facts
@@ -19,7 +20,7 @@ from corewise.workloads.primitives.convolution import Asked
 LAYOUTS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
 
 
-def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> ConvolutionJob:
+def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> ArraysPrimitiveJob:
     """The job on this rank's device."""
     device = apply_to_process(params, context)
     facts = functools.partial(process_facts, device)

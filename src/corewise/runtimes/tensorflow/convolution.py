@@ -10,14 +10,15 @@ from typing import Any, Mapping
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
-from corewise.runtimes.arrays_convolution import ConvolutionJob, Dialect, Operator, prepare_arrays_convolution
+from corewise.runtimes.arrays_convolution import Dialect, Operator, prepare_arrays_convolution
+from corewise.runtimes.arrays_primitive import ArraysPrimitiveJob
 from corewise.runtimes.base import Infeasible, RankContext
 from corewise.runtimes.tensorflow.arrays import TensorflowArrays
 from corewise.runtimes.tensorflow.settings import apply_to_process, process_facts
 from corewise.workloads.primitives.convolution import Asked
 
 
-def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> ConvolutionJob:
+def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> ArraysPrimitiveJob:
     """The job on this rank's device."""
     ordinal, device = apply_to_process(params, context), str(params["device"])
     facts = functools.partial(process_facts, device, ordinal)

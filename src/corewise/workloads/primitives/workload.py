@@ -37,6 +37,10 @@ class PrimitiveWorkload(abc.ABC):
     def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
         """The memory that a process takes on the device."""
 
+    @abc.abstractmethod
+    def refusal(self, params: Mapping[str, Any]) -> Optional[str]:
+        """Why the point does not exist in any framework, or None."""
+
     def lack_of_memory(
         self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE
     ) -> Optional[str]:
