@@ -212,3 +212,21 @@ def test_what_starts_too_slowly_for_the_time_left_ends_with_the_deadline_and_is_
     assert [each.what for each in first.untried] == ["a 1"]
     assert not any(each.outcome == "rejected" for each in heard.found)
     assert found_in(MadeArena(slow, rule, start=start), earlier=heard.found).best == (1, 1)
+
+
+def test_a_start_that_ties_is_gone_on_from_and_then_made_simpler() -> None:
+    def rule(params: Mapping[str, Any]) -> float:  # c alone gives nothing, beside a it gives much
+        return 0.3 if params["a"] == 2 and params["c"] else -0.1 * (params["a"] == 2)
+
+    arena = MadeArena(LETTERS, rule, noise=0.002)
+    found = found_in(arena, start=(0, 1, 1))
+    assert found.best == (2, 0, 1)
+    assert arena.entered[2] == (1, 1, 1)  # the first knob is varied beside what the start has set
+
+
+def test_the_default_is_raced_again_where_a_start_was_only_preferred() -> None:
+    arena = MadeArena(LETTERS, lambda params: 0.0, noise=0.005)
+    found = found_in(arena, start=(0, 0, 1))
+    assert found.best == LETTERS.default
+    assert arena.entered.count(LETTERS.default) == 2
+    assert found.judged[LETTERS.default].outcome == "default"

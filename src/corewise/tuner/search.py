@@ -50,6 +50,7 @@ class Search:
         self._costs_s: list[float] = []
         self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
         self._untried: dict[str, None] = {}  # in words
+        self._default_stands = False  # tied with a start that was preferred: it may be tried again
         for each in earlier:
             self._remember(each)
 
@@ -75,7 +76,7 @@ class Search:
     def run(self, deadline: float) -> Found:
         """Search until neither one knob nor two together change anything, or until the deadline."""
         for start in self.starts:
-            self._challenge(start, deadline, self.space.words(start))
+            self._challenge(start, deadline, self.space.words(start), preferred=True)
         for number in range(MAX_PASSES):
             before = self.found.best
             for knob in range(len(self.space.knobs)):
@@ -185,9 +186,22 @@ class Search:
             self._losses[knob, choice] = -math.inf if hopeless else lost_by
         return won
 
-    def _challenge(self, setting: Setting, deadline: float, words: str, *, costly: bool = False) -> bool:
-        """True when the setting has won over the best so far; a setting is judged only once."""
-        if setting == self.found.best or setting in self.found.judged:
+    def _challenge(
+        self,
+        setting: Setting,
+        deadline: float,
+        words: str,
+        *,
+        costly: bool = False,
+        preferred: bool = False,
+    ) -> bool:
+        """True when the setting has won over the best so far; a setting is judged only once.
+
+        One that is preferred wins a tie: it is a better place to go on from, such as pinned processes, and
+        what it has set for nothing is unset later.
+        """
+        again = setting == self.space.default and self._default_stands
+        if setting == self.found.best or (setting in self.found.judged and not again):
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
         if self.arena.now() + usual_s * (COSTLY if costly else 1.0) > deadline:
@@ -197,12 +211,15 @@ class Search:
         began = self.arena.now()
         patience_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
         limit_s = min(patience_s, deadline - began)
-        judged, racer = self._judge(setting, limit_s, began + RACE_SHARE * (deadline - began))
+        late = began + RACE_SHARE * (deadline - began)
+        judged, racer = self._judge(setting, limit_s, late, preferred=preferred)
         if judged.kind == "timeout" and limit_s < patience_s:  # for want of time: nothing is said against it
             self._untried[words] = None
             return False
         if not costly:
             self._costs_s.append(self.arena.now() - began)
+        is_tie = abs(judged.score - self.found.score) <= judged.half_width
+        self._default_stands = (self._default_stands and not again) or (preferred and is_tie)
         self._keep(judged)
         if racer is None:
             return False
@@ -211,7 +228,7 @@ class Search:
         return True
 
     def _judge(
-        self, setting: Setting, limit_s: float, late: float, *, once_more: bool = True
+        self, setting: Setting, limit_s: float, late: float, *, preferred: bool, once_more: bool = True
     ) -> tuple[Judged, Racer | None]:
         """What becomes of the setting, and its racer when it has won."""
         incumbent, best = self._standing(), self.found.best
@@ -224,7 +241,7 @@ class Search:
                 incumbent,
                 entrant,
                 self.noise,
-                is_simpler=simpler,
+                is_simpler=simpler or preferred,
                 is_late=lambda: self.arena.now() > late,
             )
         except Rejected as problem:
@@ -233,7 +250,7 @@ class Search:
             if incumbent.has_failed:  # not the challenger's fault: the best so far starts again
                 self.close()
                 if once_more:
-                    return self._judge(setting, limit_s, late, once_more=False)
+                    return self._judge(setting, limit_s, late, preferred=preferred, once_more=False)
             return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
         judged = self._of_verdict(setting, verdict, entrant.start_s)
         if judged.outcome == "won":
@@ -279,7 +296,10 @@ class Search:
         self.watcher.judged(judged, self.found.best, self.found.score)
 
     def _remember(self, judged: Judged) -> None:
-        self.found.judged[judged.setting] = judged
+        if judged.setting == self.space.default:  # what all scores are over: the first measure stays
+            self.found.judged.setdefault(judged.setting, judged)
+        else:
+            self.found.judged[judged.setting] = judged
         if judged.outcome == "won":
             self.found.best = judged.setting
 
