@@ -34,8 +34,10 @@ def prepare_compiler(context: RankContext) -> None:
     from torch._inductor import cpu_vec_isa
 
     keep_answers(cpu_vec_isa.VecISA, _answers_folder())
-    with _first_alone(Path(context.rendezvous) / ASKED, Path(context.rendezvous) / ASKED, context.rank == 0):
-        cpu_vec_isa.pick_vec_isa()
+    if context.num_ranks > 1:
+        asked = Path(context.rendezvous) / ASKED
+        with _first_alone(asked, asked, context.rank == 0):
+            cpu_vec_isa.pick_vec_isa()
 
 
 @contextlib.contextmanager
