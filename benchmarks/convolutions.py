@@ -34,8 +34,8 @@ import torch
 from corewise.runtimes.base import Infeasible, RankContext
 from corewise.runtimes.torch.convolution import WANTED, arguments_of, prepare_convolution
 from corewise.worker.sampling import Go, sample
-from corewise.workloads.primitives.benchdnn import BenchdnnError, benchdnn_words, run_benchdnn
-from corewise.workloads.primitives.convolution import DIRECTIONS, is_forward, types_of
+from corewise.workloads.primitives.benchdnn import BenchdnnError, benchdnn_words, run_first_known
+from corewise.workloads.primitives.convolution import DIRECTIONS, is_forward, separated_types, types_of
 from corewise.workloads.primitives.problem import ConvolutionProblem, parse_convolution
 from corewise.workloads.primitives.shipped_problems import shipped_problems
 
@@ -165,10 +165,19 @@ def benchdnn_figure(problem: str, options: argparse.Namespace) -> dict[str, Any]
     """benchdnn's times for the problem, if the program was named."""
     if not options.benchdnn:
         return None
-    named = {"dir": options.direction, "cfg": types_of(options.dtype, "u8")}
-    words = benchdnn_words(options.benchdnn, "conv", problem, named, max_ms=round(3000 * options.round_s))
+    types = types_of(options.dtype, "u8")
+    commands = [  # older programs know `cfg` alone
+        benchdnn_words(
+            options.benchdnn,
+            "conv",
+            problem,
+            {"dir": options.direction, option: value},
+            max_ms=round(3000 * options.round_s),
+        )
+        for option, value in (("dt", separated_types(types)), ("cfg", types))
+    ]
     try:
-        return dict(run_benchdnn(words, options.threads).facts())
+        return dict(run_first_known(commands, options.threads).facts())
     except BenchdnnError as error:
         return {"error": str(error)}
 

@@ -10,13 +10,13 @@ import pytest
 from corewise.engine.roofline import (
     ABOVE_NOTE,
     BUSY_NOTE,
-    IN_CACHE_NOTE,
     ceiling_metrics,
     ceiling_notes,
     rate_format,
 )
 from corewise.machine.ceilings import Ceiling, Ceilings
 from corewise.machine.topology import Cache
+from corewise.spec.record import IN_CACHE_NOTE
 from corewise.spec.trial import Protocol, RankPlacement, Trial
 
 PARAMS: dict[str, Any] = {

@@ -19,7 +19,7 @@ from corewise.report.groups import Source, groups_of
 from corewise.report.model import Chart, Finding
 from corewise.report.standing import standing_of
 from corewise.report.studied import Studied
-from corewise.spec.record import Record
+from corewise.spec.record import IN_CACHE_NOTE, Record
 
 
 def chart(*records: Record) -> Chart:
@@ -232,6 +232,11 @@ def test_what_is_far_off_or_near_is_found(intensity: float, reached: float, told
     for each in found:
         assert "flops per byte" in each.evidence
         assert each.remedy
+
+
+def test_memorys_ceiling_is_not_held_against_what_fits_the_cache() -> None:
+    resident = replace(roofed(0.1, 0.95), notes=[IN_CACHE_NOTE])
+    assert findings(resident, roofed(0.1, 0.4, 1)) == []
 
 
 def test_without_ceilings_nothing_is_found() -> None:

@@ -7,6 +7,7 @@ from typing import cast
 
 from corewise.machine.ceilings import Ceilings, Roof
 from corewise.machine.topology import Cache
+from corewise.spec.record import IN_CACHE_NOTE
 from corewise.spec.trial import Trial
 from corewise.workloads.base import is_kernel, traits_of, workload_args
 from corewise.workloads.custom import is_custom
@@ -24,10 +25,6 @@ ABOVE_NOTE = (
 BUSY_NOTE = (
     "the ceilings were measured on a busy machine and are too low, so fraction_of_ceiling is too high: "
     "`corewise doctor --ceilings` raises them when it is quiet"
-)
-IN_CACHE_NOTE = (
-    "its data fit the cache: the bandwidth of memory is no ceiling for it, so fraction_of_ceiling says "
-    "little and may be above 1"
 )
 
 

@@ -12,6 +12,7 @@ from corewise.report.model import Finding
 from corewise.report.phrases import task_words
 from corewise.report.studied import Studied
 from corewise.report.words import counted, listed, memory, short
+from corewise.spec.record import IN_CACHE_NOTE
 
 MEMORY_NEAR = 0.8  # of the machine's
 FAULT_S = 0.25e-6  # what a minor page fault costs at least
@@ -119,6 +120,8 @@ def _ceiling(studied: Studied) -> Iterator[Finding]:
         if group.is_disturbed[best]:  # not sure enough to be told
             continue
         metrics = group.records[best].metrics
+        if IN_CACHE_NOTE in group.records[best].notes:
+            continue
         reached = number_or_nan(metrics.get("fraction_of_ceiling"))
         if not reached > 0 or FAR_BELOW < reached < NEAR:  # NaN too
             continue

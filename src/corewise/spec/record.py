@@ -11,6 +11,10 @@ from typing import Any, get_origin
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "failed", "skipped")
+IN_CACHE_NOTE = (  # among a record's notes
+    "its data fit the cache: the bandwidth of memory is no ceiling for it, so fraction_of_ceiling says "
+    "little and may be above 1"
+)
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 # Schema version -> what turns a record of that version into one of the next.
