@@ -191,6 +191,14 @@ def test_the_terminal_shows_the_table_the_sums_and_the_sentences(show_all: bool)
     assert ("not run alone: item" in text) is show_all
 
 
+@pytest.mark.parametrize(("in_model_s", "is_told"), [(0.071, False), (0.016, True)])
+def test_a_fraction_above_the_ceiling_is_explained(in_model_s: float, is_told: bool) -> None:
+    out = StringIO()
+    found = answer(breakdown(primitives=(replace(CONV, in_model_s=in_model_s),)))  # the ceiling is 0.032 s
+    draw_answer(Console(file=out, width=200), found, False)
+    assert ("above 100 %" in out.getvalue()) is is_told
+
+
 def test_time_between_operators_below_what_can_be_told_is_not_drawn_as_negative() -> None:
     out = StringIO()
     found = answer(breakdown(primitives=(replace(CONV, in_model_s=0.12),)))

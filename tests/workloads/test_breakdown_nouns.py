@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.breakdown.made_breakdown import CONV as MADE_CONV
 
 from corewise.workloads.breakdown import (
     BETWEEN,
     CATEGORIES,
     Breakdown,
-    Primitive,
     conv_problem,
     from_json,
     low_quartile,
@@ -19,23 +19,7 @@ from corewise.workloads.breakdown import (
 )
 from corewise.workloads.primitives.problem import parse_convolution
 
-CONV = Primitive(
-    operator="convolution",
-    category="convolution",
-    phase="forward",
-    shapes="16x64x56x56, 64x64x3x3",
-    layout="contiguous",
-    dtype="float32",
-    parameters="padding 1",
-    problem="mb16ic64ih56oc64oh56kh3ph1",
-    num_calls=4,
-    in_model_s=0.6,
-    alone_s=0.5,
-    alone_best_s=0.45,
-    flops=3e9,
-    traffic_bytes=2e7,
-    check_error=1e-7,
-)
+CONV = replace(MADE_CONV, operator="convolution", in_model_s=0.6, alone_s=0.5, alone_best_s=0.45, flops=3e9)
 ITEM = replace(CONV, operator="item", category="other arithmetic", in_model_s=0.1, alone_s=None, flops=0.0)
 FOUND = Breakdown(
     step_s=1.0,
@@ -102,7 +86,7 @@ def test_what_does_not_run_alone_counts_as_in_the_model() -> None:
 
 def test_rates_are_those_of_all_calls_in_the_model() -> None:
     assert CONV.gflop_per_s == pytest.approx(4 * 3e9 / 0.6 / 1e9)
-    assert CONV.gbyte_per_s == pytest.approx(4 * 2e7 / 0.6 / 1e9)
+    assert CONV.gbyte_per_s == pytest.approx(4 * 2.6e7 / 0.6 / 1e9)
     assert CONV.category in CATEGORIES
 
 

@@ -15,6 +15,7 @@ from corewise.workloads.breakdown import BETWEEN
 MAX_ROWS = 20
 _LABEL_LETTERS = 58
 _SLOW = 1.25  # in the model over alone
+_ABOVE = 1.005  # shown as more than 100 %
 _BAR_WIDTH = 30
 
 
@@ -55,6 +56,9 @@ def _draw_primitives(console: Console, answer: Answer, show_all: bool) -> None:
     if rest:
         left_s = sum(each.primitive.in_model_s for each in rest)
         told = f"and {len(rest)} more, {duration(left_s)} together (--all shows them)"
+        console.print(Text(told, style="dim"))
+    if any(each.fraction is not None and each.fraction > _ABOVE for each in shown):
+        told = "above 100 %: what it reads was in the cache, and the ceiling is that of memory"
         console.print(Text(told, style="dim"))
 
 
