@@ -6,6 +6,12 @@ and again, one after the other: the printed command of the default, that of the 
 on where it stopped: searches and starts are kept in --out as they end.
 
     python benchmarks/tune_gain.py resnet18:infer:64 resnet50:train:64 --budget 10m --out gain.json
+
+With --also the search goes on from what it has found, with one more class of knobs allowed, and that winner
+is started in the same turns:
+
+    python benchmarks/tune_gain.py resnet50:train:64 --budget 60s --also batch-statistics=30s \\
+        --also lower-precision=30s --out gain.json
 """
 
 import argparse
@@ -20,7 +26,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +45,13 @@ from corewise.tuner.known import is_kin
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
-from corewise.tuner.space import Setting
+from corewise.tuner.space import Setting, Space
 
 STARTS = 5
 LIMIT_S = 600.0
 CONTESTANTS = ("stock", "run_cpu", "tuned")
+IN_TRAINING = "batch-statistics"  # a class that changes nothing of inference
+SHORT = "lower-precision"
 KEPT = (
     "samples_per_s",
     "latency_p50_s",
@@ -66,6 +74,9 @@ PROTOCOL = Protocol(
 )
 
 
+Before = tuple[dict[str, Any], Judged]  # a setting's parameters, and what became of it
+
+
 @dataclass(frozen=True)
 class Case:
     """One workload as it is asked for: resnet18:infer:64, or lstm_ensemble:infer:400:time_steps=100."""
@@ -82,6 +93,25 @@ class Case:
 
     def __str__(self) -> str:
         return ":".join((self.workload, self.mode, str(self.batch), *self.args))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A search with its budget: the first by itself, later ones from what it has found."""
+
+    name: str  # of its winner among the contestants
+    allow: tuple[str, ...]
+    budget_s: float
+
+
+def stages_of(case: Case, given: argparse.Namespace) -> list[Stage]:
+    found = [Stage("tuned", tuple(given.allow), read_duration(given.budget))]
+    for text in given.also:
+        allowed, _, budget = text.partition("=")
+        if allowed != IN_TRAINING or case.mode == "train":
+            allow = (*given.allow, allowed)
+            found.append(Stage(f"tuned, {allowed}", allow, read_duration(budget or given.budget)))
+    return found
 
 
 class Told:
@@ -103,33 +133,59 @@ class Told:
         print(f"  {at_s:5.0f} s {found.outcome:9} {ratio:6.3f}x {words} {found.reason}", file=sys.stderr)
 
 
-def searched(case: Case, given: argparse.Namespace, folder: Path, earlier: dict[str, Any]) -> dict[str, Any]:
-    """The setting the search has found within the budget, with all it has judged.
+def searched(
+    case: Case, stage: Stage, folder: Path, starts: Sequence[dict[str, Any]], earlier: Sequence[Before] = ()
+) -> tuple[dict[str, Any], list[Before]]:
+    """What the search has found within the budget, and its judgements for a search that goes on from there.
 
-    As `corewise tune` does with a store, it begins at what won for the last workload like it.
+    It begins at `starts`, parameters that won elsewhere, and at the setting that one makes by hand.
     """
-    tunable = tunable_of(case, given)
+    tunable = tunable_of(case, stage.allow)
+    space = tunable.space
     arena, told = LiveArena(tunable, folder / "searching"), Told(tunable)
-    hand = tunable.space.near({**tunable.space.base, **BY_HAND})
-    kin = [
-        tunable.space.near(found["search"]["best"])
-        for text, found in earlier.items()
-        if "search" in found and is_like(tunable, case, Case.read(text))
-    ]
-    starts = [start for start in dict.fromkeys((*kin[-1:], hand)) if start != tunable.space.default]
-    search = Search(tunable.space, arena, told, starts=starts, bounded_latency=case.mode == "infer")
+    wanted = [space.near(params) for params in (*starts, *([] if earlier else [{**space.base, **BY_HAND}]))]
+    search = Search(
+        space,
+        arena,
+        told,
+        starts=[start for start in dict.fromkeys(wanted) if start != space.default],
+        bounded_latency=case.mode == "infer",
+        earlier=_mapped(earlier, space),
+    )
     try:
         search.run_default(LIMIT_S)
-        found = search.run(told.began + read_duration(given.budget))
+        found = search.run(told.began + stage.budget_s)
     finally:
         arena.close()
-    return {
-        "best": tunable.space.params(found.best),
-        "words": tunable.space.words(found.best),
+    kept = {
+        "best": space.params(found.best),
+        "words": space.words(found.best),
         "finished": found.finished,
         "seconds": round(time.monotonic() - told.began, 1),
         "judged": told.lines,
     }
+    return kept, [(space.params(each.setting), each) for each in found.judged.values()]
+
+
+def _mapped(earlier: Sequence[Before], space: Space) -> list[Judged]:
+    """Judgements of a search among fewer settings, in this space; those that are not in it are left out."""
+    found = []
+    for params, judged in earlier:
+        setting = space.setting_of(params)
+        if setting is not None:
+            found.append(replace(judged, setting=setting, against=()))
+    return found
+
+
+def kin_of(case: Case, stage: Stage, kept: dict[str, Any]) -> list[dict[str, Any]]:
+    """As `corewise tune` does with a store: what won for the last workload like it."""
+    tunable = tunable_of(case, stage.allow)
+    found = [
+        one["search"]["best"]
+        for text, one in kept.items()
+        if "search" in one and is_like(tunable, case, Case.read(text))
+    ]
+    return found[-1:]
 
 
 def is_like(tunable: Tunable, case: Case, other: Case) -> bool:
@@ -137,28 +193,35 @@ def is_like(tunable: Tunable, case: Case, other: Case) -> bool:
     return case.mode == other.mode and is_kin(tunable.traits, other.workload, arguments)
 
 
-def tunable_of(case: Case, given: argparse.Namespace) -> Tunable:
+def tunable_of(case: Case, allow: Sequence[str]) -> Tunable:
     fixed = {f"args.{name}": value for name, value in read_assignments(case.args, "--args").items()}
     return Tunable.of(
-        make_question(case.workload, mode=case.mode, batch=case.batch, fixed=fixed, allow=given.allow)
+        make_question(case.workload, mode=case.mode, batch=case.batch, fixed=fixed, allow=list(allow))
     )
 
 
 def contestants(
-    case: Case, given: argparse.Namespace, best: dict[str, Any], folder: Path
+    case: Case, stages: Sequence[Stage], found: dict[str, Any], folder: Path
 ) -> dict[str, tuple[Trial, str]]:
     """The trial and the shell line of each contestant."""
-    tunable = tunable_of(case, given)
-    tuned = tunable.space.setting_of(best)
-    assert tuned is not None, "the search was made on another machine or with other knobs"
     lines = {}
-    for name, setting in (("stock", tunable.space.default), ("tuned", tuned)):
-        plan = tunable.plan(setting, PROTOCOL)
-        [trial] = plan.trials
-        write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
-        lines[name] = (trial, by_hand(plan, trial, str(folder)))
-    trial, line = lines["stock"]
-    return {"stock": lines["stock"], "run_cpu": (trial, under_run_cpu(trial, line)), "tuned": lines["tuned"]}
+    for stage in stages:
+        tunable = tunable_of(case, stage.allow)
+        tuned = tunable.space.setting_of(found[searched_as(stage)]["best"])
+        assert tuned is not None, "the search was made on another machine or with other knobs"
+        sides = [("stock", tunable.space.default), (stage.name, tuned)]
+        for name, setting in sides if not lines else sides[1:]:
+            plan = tunable.plan(setting, PROTOCOL)
+            [trial] = plan.trials
+            write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
+            lines[name] = (trial, by_hand(plan, trial, str(folder)))
+    trial, line = lines.pop("stock")
+    return {"stock": (trial, line), "run_cpu": (trial, under_run_cpu(trial, line)), **lines}
+
+
+def searched_as(stage: Stage) -> str:
+    """Where a stage's search is kept."""
+    return "search" if stage.name == "tuned" else f"search{stage.name.removeprefix('tuned')}"
 
 
 def under_run_cpu(trial: Trial, line: str) -> str:
@@ -204,23 +267,35 @@ def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadlin
     folder = given.store.absolute() / "gain"
     folder.mkdir(parents=True, exist_ok=True)
     print(case, file=sys.stderr)
-    if "search" not in found:
-        found["search"] = searched(case, given, folder, kept)
+    stages, before = stages_of(case, given), []
+    for stage in stages:
+        if searched_as(stage) in found:
+            continue
+        if stage.name == "tuned":
+            starts = kin_of(case, stage, kept)
+        else:
+            print(f" {stage.name}", file=sys.stderr)
+            starts = [found["search"]["best"]]
+            if stage.name.endswith(SHORT):
+                starts.insert(0, {**starts[0], "dtype": "bfloat16"})
+        found[searched_as(stage)], judged = searched(case, stage, folder, starts, before)
+        before = before or judged
         save(given.out, kept)
-    starts: dict[str, list[dict[str, float]]] = found.setdefault("starts", {name: [] for name in CONTESTANTS})
-    ready = contestants(case, given, found["search"]["best"], folder)
+    all_starts: dict[str, list[dict[str, float]]] = found.setdefault("starts", {})
+    ready = contestants(case, stages, found, folder)
+    starts_of = {name: all_starts.setdefault(name, []) for name in ready}
     wanting = list(ready)
     while wanting and time.monotonic() < deadline:
         for name, (trial, line) in ready.items():
             if name not in wanting:
                 continue
             metrics = started(trial, line, folder)
-            starts[name].append(metrics)
+            starts_of[name].append(metrics)
             stolen = (
                 f" ({stolen_share(metrics):.0%} of the CPU time was stolen)" if stolen_share(metrics) else ""
             )
             print(f"  {name}: {metrics.get('samples_per_s', 0.0):.4g}{stolen}", file=sys.stderr)
-        wanting = [name for name in ready if not has_enough(starts[name], given.starts)]
+        wanting = [name for name in ready if not has_enough(starts_of[name], given.starts)]
         save(given.out, kept)
 
 
@@ -239,28 +314,34 @@ def save(out: Path | None, kept: dict[str, Any]) -> None:
 
 
 def show(kept: dict[str, dict[str, Any]]) -> None:
-    """A row for each workload, and geometric means."""
+    """A row for each workload and winner, and geometric means."""
     header = " ".join(f"{name:>10}" for name in CONTESTANTS)
-    print(f"{'workload':26} {header} {'run_cpu':>8} {'tuned':>20} {'latency':>8}  setting")
+    print(f"{'workload':26} {header} {'run_cpu':>8} {'gain':>20} {'latency':>8}  setting")
     ratios: dict[str, list[float]] = {}
     for case, found in kept.items():
-        if not all(found.get("starts", {}).get(name) for name in CONTESTANTS):
-            continue
-        rates = {name: values_of(found, name, "samples_per_s") for name in CONTESTANTS}
-        medians = {name: statistics.median(each) if each else 0.0 for name, each in rates.items()}
-        run_cpu = medians["run_cpu"] / medians["stock"]
-        stock_s, tuned_s = (
-            statistics.median(values_of(found, n, "latency_p50_s")) for n in ("stock", "tuned")
-        )
-        ratios.setdefault("run_cpu", []).append(run_cpu)
-        ratios.setdefault(f"tuned {case.split(':')[1]}", []).append(medians["tuned"] / medians["stock"])
-        figures = " ".join(f"{medians[name]:10.4g}" for name in CONTESTANTS)
-        gain = gain_of(rates["stock"], rates["tuned"])
-        words = found["search"]["words"]
-        print(f"{case:26} {figures} {run_cpu:8.2f} {gain:>20} {tuned_s / stock_s:8.2f}  {words}")
+        tuned = [name for name in found.get("starts", {}) if name.startswith("tuned")]
+        for name in tuned:
+            sides = ("stock", "run_cpu", name)
+            if not all(found["starts"].get(side) for side in sides):
+                continue
+            rates = {side: values_of(found, side, "samples_per_s") for side in sides}
+            medians = {side: statistics.median(each) if each else 0.0 for side, each in rates.items()}
+            run_cpu = medians["run_cpu"] / medians["stock"]
+            stock_s, tuned_s = (
+                statistics.median(values_of(found, n, "latency_p50_s")) for n in ("stock", name)
+            )
+            if name == "tuned":
+                ratios.setdefault("run_cpu", []).append(run_cpu)
+            kind = f"{case.split(':')[1]}{name.removeprefix('tuned')}"
+            ratios.setdefault(f"tuned {kind}", []).append(medians[name] / medians["stock"])
+            figures = " ".join(f"{medians[side]:10.4g}" for side in sides)
+            gain = gain_of(rates["stock"], rates[name])
+            words = found[f"search{name.removeprefix('tuned')}"]["words"]
+            print(f"{case:26} {figures} {run_cpu:8.2f} {gain:>20} {tuned_s / stock_s:8.2f}  {words}")
     for name, values in ratios.items():
         if all(values):
-            print(f"geometric mean, {name}: {math.exp(statistics.fmean(map(math.log, values))):.2f}")
+            mean = math.exp(statistics.fmean(map(math.log, values)))
+            print(f"geometric mean of {len(values)}, {name}: {mean:.2f}")
 
 
 def values_of(found: dict[str, Any], name: str, metric: str) -> list[float]:
@@ -291,6 +372,13 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=STARTS)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after so many")
     parser.add_argument("--allow", action="append", default=[])
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="CLASS=BUDGET",
+        help="then search on with this class allowed",
+    )
     parser.add_argument("--store", type=Path, default=Path("gain-store"))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
