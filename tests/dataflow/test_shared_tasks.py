@@ -133,3 +133,29 @@ def test_an_error_in_a_task_that_moved_is_raised_once_all_have_ended(teams: Team
         values = bound.values([x])
         executor.run(values)
         torch.testing.assert_close(bound.result(values), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_are_those_of_plain_training_whoever_runs_the_way_back(teams: Teams) -> None:
+    model = Members().double()
+    x = torch.randn(128, 60, 6, dtype=torch.float64)
+    captured = capture(model, (x,), {}, 2)
+    bound, tasks = Bound(captured, model), with_costly_layers(captured.program)
+    executor = NativeExecutor(captured.program, tasks, all_on(2, tasks, 3, 1), teams)
+    helpers = set()
+    for _ in range(10):
+        x = torch.randn(128, 60, 6, dtype=torch.float64)
+        found = []
+        for run in (lambda x=x: model(x), lambda x=x: planned(executor, bound, x)):
+            model.zero_grad()
+            run().square().sum().backward()
+            found.append([parameter.grad for parameter in model.parameters()])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+        helpers |= {span.lane for span in executor.backward_spans}
+    assert len(helpers) > 1
+
+
+def planned(executor: NativeExecutor, bound: Bound, x: Tensor) -> Any:
+    values = bound.values([x])
+    executor.run(values)
+    return bound.result(values)

@@ -54,15 +54,15 @@ class NativeExecutor:
     ) -> None:
         self.plan, self.teams = plan, teams
         self.training_obstacle = training_obstacle(program, tasks)
-        back = None
+        back, shared = None, shared_tasks(program, tasks)
         if not self.training_obstacle:
-            back = _bound(backward_plan or reversed_plan(plan), teams)
+            back = _bound(backward_plan or reversed_plan(plan), teams, _followers(tasks), shared)
         self._native = native_module()
         self.bound = self._native.executor(
             native_graph(program),
             native_lanes(teams),
             [list(task.calls) for task in tasks],
-            *_bound(plan, teams, [task.needs for task in tasks], shared_tasks(program, tasks)),
+            *_bound(plan, teams, [task.needs for task in tasks], shared),
             back,
         )
 
@@ -79,6 +79,15 @@ class NativeExecutor:
     def backward_spans(self) -> List[Span]:
         """When each task of the last backward pass ran."""
         return [Span(*span) for span in self._native.timeline(self.bound, True)]
+
+
+def _followers(tasks: Sequence[Task]) -> List[List[int]]:
+    """For each task those that need it: backwards they come before it."""
+    found: List[List[int]] = [[] for _ in tasks]
+    for number, task in enumerate(tasks):
+        for other in task.needs:
+            found[other].append(number)
+    return found
 
 
 def shared_tasks(program: Program, tasks: Sequence[Task]) -> AbstractSet[int]:
