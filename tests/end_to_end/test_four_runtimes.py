@@ -42,6 +42,34 @@ def test_one_study_runs_on_every_framework_under_the_same_proof(
     assert all(name in shown for name in RUNTIMES)
 
 
+def test_cells_run_backward_where_a_framework_differentiates(
+    bench: Bench, need: Callable[[bool, str], None]
+) -> None:
+    for name in ("jax", "tensorflow"):
+        need(importlib.util.find_spec(name) is not None, f"{name} is not installed")
+    study = bench.study(
+        f"""
+        question: How fast are cells on the way back?
+        workload: lstm_cell
+        runtime: [numpy, jax, tensorflow]
+        mode: infer
+        fixed: {{threads: 1, batch: 1, args.problem: t3mb2sic8, args.direction: BWD_DW}}
+        protocol: {QUICK_PROTOCOL}
+        """
+    )
+    assert bench.corewise("run", study, "--store", "store").returncode == 0
+    records = {record["params"]["runtime"]: record for record in bench.records()}
+    assert records["numpy"]["status"] == "skipped"
+    assert "numpy has no differentiation" in records["numpy"]["reason"]
+    for name in ("jax", "tensorflow"):
+        assert records[name]["status"] == "ok", records[name]["reason"]
+        assert 0 < records[name]["metrics"]["check_error"] < 1e-5
+        assert records[name]["metrics"]["gflop_per_s"] > 0
+        (rank,) = records[name]["runs"][0]["ranks"]
+        assert (rank["direction"], rank["problem"]) == ("BWD_DW", "l1t3mb2_sic8_slc8_dhc8_dic8")
+        assert all(cpus == rank["cpus"] for cpus in rank["thread_cpus"].values())
+
+
 def test_a_framework_that_cannot_be_loaded_is_a_record_and_the_others_are_measured(bench: Bench) -> None:
     (bench.folder / "broken").mkdir()
     bench.factory(BROKEN, "broken/jax.py")

@@ -25,9 +25,13 @@ from corewise.runtimes.torch.primitive_job import (
 from corewise.runtimes.torch.settings import Settings, read_settings
 from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.benchdnn import benchdnn_words
-from corewise.workloads.primitives.convolution import types_of
-from corewise.workloads.primitives.lstm_cell import LSTM_CELL, AskedCell
-from corewise.workloads.primitives.lstm_reference import LayerWeights, run_backward, run_forward
+from corewise.workloads.primitives.lstm_cell import LSTM_CELL, AskedCell, types_of_cells
+from corewise.workloads.primitives.lstm_reference import (
+    LayerWeights,
+    run_backward,
+    run_forward,
+    worst_difference,
+)
 from corewise.workloads.primitives.matmul import product_tolerance
 from corewise.workloads.primitives.recurrent_problem import RecurrentProblem
 
@@ -52,7 +56,7 @@ def prepare_lstm_cell(params: Mapping[str, Any], context: RankContext) -> Primit
     require_room(LSTM_CELL, params, settings, context)
     benchdnn = None
     if asked.benchdnn:
-        options = {"alg": "VANILLA_LSTM", "prop": asked.direction, "cfg": _config(settings.dtype)}
+        options = {"alg": "VANILLA_LSTM", "prop": asked.direction, "cfg": types_of_cells(settings.dtype)}
         if problem.is_projected:
             options["with-projection"] = "true"
         words = benchdnn_words(asked.benchdnn, "rnn", str(problem), options, num_times=BENCHDNN_TIMES)
@@ -61,7 +65,7 @@ def prepare_lstm_cell(params: Mapping[str, Any], context: RankContext) -> Primit
         settings,
         lambda seed: _made(asked, settings, seed),
         context.rank,
-        {"problem": str(problem), "types": _config(settings.dtype), "direction": asked.direction},
+        {"problem": str(problem), "types": types_of_cells(settings.dtype), "direction": asked.direction},
         benchdnn,
         work.bytes_per_sample,
         recordable=asked.direction == "FWD_I",  # what autograd keeps belongs to other streams than a graph's
@@ -73,10 +77,6 @@ def _made(
 ) -> Tuple[Callable[[], Any], Callable[[Any], Check]]:
     cells = Cells(asked, settings, seed)
     return cells.operate(), cells.check
-
-
-def _config(dtype: str) -> str:
-    return "bf16" if dtype == "bfloat16" else types_of(dtype, "u8")
 
 
 class Cells:
@@ -149,12 +149,10 @@ class Cells:
             sequence, (last_h, last_c) = results
             wanted = (outputs.sequence, outputs.states, outputs.cells)
             pairs = [(w, as_numpy(r)) for w, r in zip(wanted, (sequence, last_h, last_c))]
-        errors = [float(np.abs(r - w).max() / np.abs(w).max()) for w, r in pairs]
         problem = self._asked.problem
         tolerance = product_tolerance(problem.sic + problem.slc, **roundoffs(self._settings, self._dtype))
-        worst = max(errors, key=lambda e: e if e == e else math.inf)
         steps = math.sqrt(problem.l * problem.t)  # rounding adds up from step to step
-        return Check(worst, steps * tolerance, "the same cells written out in float64")
+        return Check(worst_difference(pairs), steps * tolerance, "the same cells written out in float64")
 
     def _reference_inputs(self) -> Tuple[List[LayerWeights], Any, Any, Any]:
         named = {name: _double(p) for name, p in self._layers.named_parameters()}

@@ -10,6 +10,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 from corewise.workloads.base import Traits, Work, workload_args
 from corewise.workloads.primitives.arguments import chosen, known_args
+from corewise.workloads.primitives.convolution import types_of
 from corewise.workloads.primitives.memory_demand import Demand
 from corewise.workloads.primitives.recurrent_problem import NUM_GATES, RecurrentProblem, parse_recurrent
 from corewise.workloads.primitives.workload import (
@@ -47,7 +48,8 @@ class LstmCell(PrimitiveWorkload):
 
     @property
     def builders(self) -> Mapping[str, str]:
-        return {"torch": "corewise.runtimes.torch.lstm_cell:prepare_lstm_cell"}
+        runtimes = ("numpy", "torch", "jax", "tensorflow")
+        return {name: f"corewise.runtimes.{name}.lstm_cell:prepare_lstm_cell" for name in runtimes}
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -108,6 +110,11 @@ class LstmCell(PrimitiveWorkload):
         if asked.reorders == "excluded" and (asked.problem.l > 1 or asked.problem.is_projected):
             return "reorders excluded: weights are prepared for one layer without projection"
         return None
+
+
+def types_of_cells(dtype: str) -> str:
+    """The number formats in the words of benchdnn's rnn driver."""
+    return "bf16" if dtype == "bfloat16" else types_of(dtype, "u8")
 
 
 def elements_of(problem: RecurrentProblem, mb: int) -> Mapping[str, int]:

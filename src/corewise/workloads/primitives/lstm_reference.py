@@ -7,6 +7,7 @@ Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -71,6 +72,14 @@ def run_backward(
         first_cells.insert(0, d_c)
         d_out = d_input
     return {"x": d_out, "states": np.stack(first_states), "cells": np.stack(first_cells)}, grads
+
+
+def worst_difference(pairs: Sequence[Tuple[Any, Any]]) -> float:
+    """Of wanted and computed arrays, the largest difference over the largest wanted value; NaN if any is."""
+    if any(wanted.shape != computed.shape for wanted, computed in pairs):
+        return math.inf
+    errors = [float(np.abs(computed - wanted).max() / np.abs(wanted).max()) for wanted, computed in pairs]
+    return max(errors, key=lambda error: math.inf if math.isnan(error) else error)
 
 
 def _layer_backward(

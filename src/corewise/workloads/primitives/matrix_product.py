@@ -48,7 +48,8 @@ class MatrixProduct(PrimitiveWorkload):
 
     @property
     def builders(self) -> Mapping[str, str]:
-        return {"torch": "corewise.runtimes.torch.matrix_product:prepare_matrix_product"}
+        runtimes = ("numpy", "torch", "jax", "tensorflow")
+        return {name: f"corewise.runtimes.{name}.matrix_product:prepare_matrix_product" for name in runtimes}
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Callable, Mapping, Optional
 
 FREE, THERE = "are free", "are all there is for a process"
@@ -23,6 +24,14 @@ class Demand:
 
     def bytes_for(self, num: int) -> int:
         return sum(self.parts(num).values())
+
+    def times(self, factor: float) -> Demand:
+        """The same problem where every part takes so many times the memory."""
+
+        def parts(num: int) -> Mapping[str, int]:
+            return {name: math.ceil(factor * size) for name, size in self.parts(num).items()}
+
+        return self if factor == 1.0 else dataclasses.replace(self, parts=parts)
 
 
 def shortage(demand: Demand, free_bytes: int, there_is: str = FREE) -> Optional[str]:

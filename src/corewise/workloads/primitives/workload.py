@@ -42,20 +42,23 @@ class PrimitiveWorkload(abc.ABC):
         """Why the point does not exist in any framework, or None."""
 
     def lack_of_memory(
-        self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE
+        self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE, factor: float = 1.0
     ) -> Optional[str]:
-        """Why so many bytes do not do for a process, and what would fit; None where they do."""
+        """Why so many bytes do not do for a process, and what would fit; None where they do.
+
+        The factor is what a framework takes over what the problem itself does.
+        """
         if str(params["dtype"]) not in DTYPE_BYTES:  # refused for another reason
             return None
-        return shortage(self._demanded(params), free_bytes, there_is)
+        return shortage(self._demanded(params, factor), free_bytes, there_is)
 
-    def needed_bytes(self, params: Mapping[str, Any]) -> int:
+    def needed_bytes(self, params: Mapping[str, Any], factor: float = 1.0) -> int:
         """What a process takes."""
-        demand = self._demanded(params)
+        demand = self._demanded(params, factor)
         return demand.bytes_for(demand.num)
 
-    def _demanded(self, params: Mapping[str, Any]) -> Demand:
-        return self.demand(workload_args(params), str(params["dtype"]), str(params["device"]))
+    def _demanded(self, params: Mapping[str, Any], factor: float) -> Demand:
+        return self.demand(workload_args(params), str(params["dtype"]), str(params["device"])).times(factor)
 
     @property
     def runtimes(self) -> Tuple[str, ...]:

@@ -1,0 +1,200 @@
+"""Products of matrices and LSTM cells on numpy, jax and tensorflow: right numbers, and what they lack."""
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtimes.xla_frameworks import FRAMEWORKS, Need, make_arrays, need_framework
+
+from corewise.runtimes.arrays_lstm_cell import RecurrentDialect, prepare_arrays_lstm_cell
+from corewise.runtimes.arrays_matrix_product import largest_error, prepare_arrays_matrix_product
+from corewise.runtimes.base import Infeasible, RankContext
+from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.workloads.primitives.lstm_cell import LSTM_CELL
+from corewise.workloads.primitives.lstm_reference import worst_difference
+from corewise.workloads.primitives.matrix_problem import parse_matrix_product
+from corewise.workloads.primitives.matrix_product import MATRIX_PRODUCT
+
+Job = Callable[..., Any]
+
+
+@pytest.fixture(params=("numpy", *FRAMEWORKS))
+def framework(request: pytest.FixtureRequest, need: Need) -> str:
+    need_framework(need, request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def arrays(framework: str) -> Any:
+    return NumpyArrays() if framework == "numpy" else make_arrays(framework)
+
+
+@pytest.fixture
+def dialect(framework: str) -> RecurrentDialect:
+    made = importlib.import_module(f"corewise.runtimes.{framework}.lstm_cell").dialect()
+    assert isinstance(made, RecurrentDialect)
+    return made
+
+
+@pytest.fixture
+def product(arrays: Any, params: Callable[..., dict[str, Any]], alone: RankContext) -> Job:
+    def made(**values: Any) -> Any:
+        return prepare_arrays_matrix_product(arrays, params(workload="matrix_product", **values), alone, dict)
+
+    return made
+
+
+@pytest.fixture
+def cell(
+    arrays: Any, dialect: RecurrentDialect, params: Callable[..., dict[str, Any]], alone: RankContext
+) -> Job:
+    def made(words: RecurrentDialect = dialect, **values: Any) -> Any:
+        return prepare_arrays_lstm_cell(arrays, words, params(workload="lstm_cell", **values), alone, dict)
+
+    return made
+
+
+def short_in(framework: str, dtype: str) -> bool:
+    return framework == "numpy" and dtype in ("bfloat16", "float16")
+
+
+@pytest.mark.parametrize(
+    ("problem", "dtype"),
+    [
+        ("70x33:33x50", "float32"),
+        ("70x33:33x50", "float64"),
+        ("70x33:33x50", "float16"),
+        ("4x20x33:1x33x50", "bfloat16"),
+        ("3x1x9x8:1x2x8x5", "float32"),
+    ],
+)
+def test_products_are_right(framework: str, product: Job, problem: str, dtype: str) -> None:
+    if short_in(framework, dtype):
+        with pytest.raises(Infeasible, match=f"dtype {dtype}: numpy has .*; use float64 or float32"):
+            product(problem=problem, dtype=dtype)
+        return
+    made = product(problem=problem, dtype=dtype)
+    check = made.check()
+    made.step()
+    assert check.passed
+    assert 0 < check.error < {"float32": 1e-5, "float64": 1e-14}.get(dtype, 0.05)
+    assert made.facts()["problem"] == str(parse_matrix_product(problem))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"reorders": "excluded"}, "takes no prepared weights"),
+        ({"problem": "2x3x4:2x4x5", "reorders": "excluded"}, "single matrices"),
+        ({"dtype": "int8"}, "no product of matrices of whole numbers"),
+        ({"int8_source": "s8"}, "has no effect: dtype is float32"),
+        ({"memory_format": "channels_last"}, "one operator"),
+        ({"batch": 2}, "write it into the problem"),
+        ({"benchdnn": "benchdnn"}, "beside torch's"),
+        ({"problem": "4000000x4000000:4000000x4000000"}, "M of 1 needs .* second factor: reduce K or N"),
+        ({"problem": "400000000000x50:50x60"}, "largest number of rows M that fits is [0-9]+"),
+    ],
+)
+def test_products_that_do_not_exist_are_refused(product: Job, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(Infeasible, match=words):
+        product(**values)
+
+
+def test_what_the_check_of_a_batch_takes_counts_as_needed(product: Job) -> None:
+    with pytest.raises(Infeasible) as single:
+        product(problem="10000000x100000:100000x1")
+    with pytest.raises(Infeasible) as batch:
+        product(problem="1x10000000x100000:1x100000x1")
+    needed = [int(str(each.value).split("needs ")[1].split()[0]) for each in (single, batch)]
+    assert needed[1] == 2.5 * needed[0]
+
+
+def test_one_wrong_element_of_a_batch_shows() -> None:
+    problem, random = parse_matrix_product("3x1500x8:1x8x5"), np.random.default_rng(0)
+    a, b = random.standard_normal((3, 1500, 8)), random.standard_normal((1, 8, 5))
+    c = a @ b
+    assert largest_error(problem, a, b, c) < 1e-14
+    wrong, broken = c.copy(), c.copy()
+    wrong[2, 1400, 3] += 1.0
+    broken[0, 0, 0] = math.nan
+    assert largest_error(problem, a, b, wrong) > 1e-6
+    assert math.isnan(largest_error(problem, a, b, broken))
+    assert largest_error(problem, a, b, c[:1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("problem", "dtype", "direction"),
+    [
+        ("t5mb3sic12", "float32", "FWD_I"),
+        ("t4mb3sic6slc10", "float64", "FWD_D"),
+        ("t4mb3sic6slc10", "float64", "BWD_DW"),
+        ("l2t3mb2sic8", "bfloat16", "FWD_I"),
+        ("l2t3mb2sic4slc4dhc6dic4", "float32", "FWD_I"),
+        ("l2t3mb2sic4slc4dhc6dic4", "float32", "BWD_DW"),
+    ],
+)
+def test_cells_are_right_in_every_direction(
+    framework: str, cell: Job, problem: str, direction: str, dtype: str
+) -> None:
+    if framework == "numpy" and (direction != "FWD_I" or dtype == "bfloat16"):
+        with pytest.raises(Infeasible, match=r"no differentiation|use float64 or float32"):
+            cell(problem=problem, direction=direction, dtype=dtype)
+        return
+    made = cell(problem=problem, direction=direction, dtype=dtype)
+    check = made.check()
+    made.step()
+    made.close()
+    assert check.passed
+    assert 0 < check.error < {"float32": 1e-5, "float64": 1e-14, "bfloat16": 0.05}[dtype]
+    assert made.facts()["direction"] == direction
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, indirect=True)
+@pytest.mark.parametrize("direction", ["FWD_D", "BWD_DW"])
+def test_steps_compile_nothing_anew(cell: Job, dialect: RecurrentDialect, direction: str) -> None:
+    calls = []
+
+    def scan(*given: Any) -> Any:
+        calls.append(given)
+        return dialect.scan(*given)
+
+    made = cell(dataclasses.replace(dialect, scan=scan), problem="t3mb2sic4", direction=direction)
+    num_before = len(calls)
+    made.step()
+    made.step()
+    assert 0 < num_before == len(calls)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dtype": "int8"}, "no dtype int8"),
+        ({"reorders": "excluded"}, "takes no prepared weights"),
+        ({"reorders": "excluded", "direction": "BWD_DW"}, "inference only"),
+        ({"problem": "sic8dic6dhc8"}, "as wide as they come in"),
+        ({"memory_format": "channels_last"}, "one operator"),
+        ({"batch": 2}, "its own minibatch"),
+        ({"benchdnn": "benchdnn"}, "beside torch's"),
+        ({"problem": "t9mb99999999999sic8"}, "largest minibatch that fits is [0-9]+"),
+    ],
+)
+def test_cells_that_do_not_exist_are_refused(cell: Job, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(Infeasible, match=words):
+        cell(**values)
+
+
+def test_a_difference_a_missing_number_and_another_shape_show() -> None:
+    wanted = np.array([[1.0, -4.0]])
+    assert worst_difference([(wanted, wanted), (wanted, wanted + 0.5)]) == 0.125
+    assert math.isnan(worst_difference([(wanted, wanted * math.nan), (wanted, wanted + 9)]))
+    assert worst_difference([(wanted, wanted[0])]) == math.inf
+
+
+@pytest.mark.parametrize("workload", [MATRIX_PRODUCT, LSTM_CELL], ids=lambda workload: str(workload.name))
+def test_the_builders_are_there(framework: str, workload: Any) -> None:
+    module, _, function = workload.builders[framework].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
