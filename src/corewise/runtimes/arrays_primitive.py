@@ -5,11 +5,11 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.arrays_matmul import TF32_ROUNDOFF, UNIT_ROUNDOFF
-from corewise.runtimes.base import Check, Infeasible, RankContext
+from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.params import require_defaults
 from corewise.runtimes.room import host_share_bytes, no_room
 from corewise.workloads.base import workload_args
@@ -20,11 +20,10 @@ Facts = Callable[[], Mapping[str, Any]]
 Operate = Callable[[], Sequence[Any]]
 
 
-class ArraysPrimitiveJob:
+class ArraysPrimitiveJob(ReplicaJob):
     """Calls the operator in every step; several ranks are replicas that know nothing of each other."""
 
     samples_per_step = 1.0
-    independent = True
 
     def __init__(
         self,
@@ -51,17 +50,8 @@ class ArraysPrimitiveJob:
     def step(self) -> None:
         self._finish(*self._operate())
 
-    def agree(self, flag: bool) -> bool:
-        return flag
-
     def facts(self) -> Mapping[str, Any]:
         return self._facts()
-
-    def loss(self) -> Optional[float]:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 def require_primitive(
