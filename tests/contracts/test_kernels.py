@@ -16,6 +16,11 @@ TestGemm = contract_of(GEMM, {"size": 64}, {"size": 10**7})
 TestGemmOfOddShape = contract_of(GEMM, {"m": 33, "n": 5, "k": 70}, {"m": 10**7, "n": 10**7, "k": 10**7})
 TestFft = contract_of(FFT, {"size": 1009}, {"size": 2**40})
 TestFftByTiles = contract_of(FFT, {"size": 8400, "method": "tiles", "num_tiles": 12}, {"size": 12 * 2**36})
+TestFftInPieces = contract_of(
+    FFT,
+    {"size": 8400, "method": "tiles", "num_tiles": 12, "signal": "host"},
+    {"signal": "host", "method": "tiles", "memory_bytes": 10**15},
+)
 TestCgDense = contract_of(CG, {"size": 65, "iterations": 12}, {"size": 10**7})
 TestCgCsr = contract_of(CG, {"matrix": "csr", "size": 5, "iterations": 4}, {"matrix": "csr", "size": 1289})
 TestCgMatrixFree = contract_of(

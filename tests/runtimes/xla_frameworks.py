@@ -28,6 +28,20 @@ def make_arrays(name: str) -> Any:
     return TensorflowArrays()
 
 
+def arrays_of_any(name: str, need: Need) -> Any:
+    """The arrays of any of the four frameworks on the cpu; skips where it is missing."""
+    need_framework(need, name)
+    if name in FRAMEWORKS:
+        return make_arrays(name)
+    if name == "torch":
+        from corewise.runtimes.torch.arrays import TorchArrays
+
+        return TorchArrays()
+    from corewise.runtimes.numpy.arrays import NumpyArrays
+
+    return NumpyArrays()
+
+
 def told_by(source: str, env: Mapping[str, str], folder: Path) -> Any:
     """What a fresh process prints as JSON in its last line."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}

@@ -1,4 +1,4 @@
-"""NumPy's arrays as if the device had a memory of its own, as a GPU has."""
+"""Arrays on the CPU as if the device had a memory of its own, as a GPU has."""
 
 import threading
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from corewise.runtimes.numpy.pieces import NumpyPieces
+from corewise.workloads.kernels.framework_pieces import pieces_of
 
 
 class DeviceApart(NumpyPieces):
@@ -29,3 +30,17 @@ class DeviceApart(NumpyPieces):
     def download(self, array: Any, host: Any) -> None:
         np.copyto(host, array)
         array[...] = np.nan
+
+
+def apart(arrays: Any) -> Any:
+    """The pieces of a framework that makes its results anew, each upload a copy."""
+    pieces = pieces_of(arrays)
+    assert not pieces.writes_in_place
+
+    def upload(host: Any, out: Any = None) -> Any:
+        there = arrays.from_host(host)
+        host[...] = np.nan
+        return there
+
+    pieces.is_host, pieces.num_streams, pieces.upload = False, 3, upload
+    return pieces

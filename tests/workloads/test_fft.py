@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_apart import DeviceApart
+from device_apart import DeviceApart, apart
+from tests.runtimes.xla_frameworks import FRAMEWORKS, arrays_of_any
 
 from corewise.runtimes import host_memory
 from corewise.runtimes.base import Infeasible
@@ -26,14 +27,14 @@ Need = Callable[[bool, str], None]
 
 
 @pytest.fixture(params=["numpy", "torch"])
-def arrays(request: pytest.FixtureRequest) -> Any:
+def arrays(request: pytest.FixtureRequest, need: Need) -> Any:
     """The arrays of a framework that can write them."""
-    if request.param == "numpy":
-        return NumpyArrays()
-    pytest.importorskip("torch")
-    from corewise.runtimes.torch.arrays import TorchArrays
+    return arrays_of_any(request.param, need)
 
-    return TorchArrays()
+
+@pytest.fixture(params=["numpy", "torch", *FRAMEWORKS])
+def any_arrays(request: pytest.FixtureRequest, need: Need) -> Any:
+    return arrays_of_any(request.param, need)
 
 
 def built(arrays: Any, folder: Path, dtype: str = "complex128", **args: Any) -> Any:
@@ -111,11 +112,11 @@ def test_tiles_give_every_number_of_the_direct_transform(
     assert run.check().passed
 
 
-@pytest.mark.parametrize("place", ["host", "file"])
+@pytest.mark.parametrize(("place", "num_tiles"), [("host", 96), ("file", 96), ("host", 7)])
 def test_a_signal_in_pieces_gives_every_number_and_leaves_no_file(
-    arrays: Any, tmp_path: Path, place: str
+    any_arrays: Any, tmp_path: Path, place: str, num_tiles: int
 ) -> None:
-    size, num_tiles = 96 * 1001, 96
+    size, arrays = 96 * 1001, any_arrays
     run = built(
         arrays, tmp_path, size=size, method="tiles", num_tiles=num_tiles, signal=place, memory_bytes=2**22
     )
@@ -129,7 +130,16 @@ def test_a_signal_in_pieces_gives_every_number_and_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
-def test_pieces_in_several_threads_give_the_same_numbers(arrays: Any, tmp_path: Path) -> None:
+def test_a_signal_in_pieces_in_single_precision_stays_so(any_arrays: Any, tmp_path: Path) -> None:
+    asked = {"size": 2**14, "method": "tiles", "num_tiles": 16, "signal": "host", "memory_bytes": 2**17}
+    run = built(any_arrays, tmp_path, "complex64", **asked)
+    x, transform = transform_of(run, any_arrays)
+    assert x.dtype == transform.dtype == np.complex64
+    assert run.check().passed
+
+
+def test_pieces_in_several_threads_give_the_same_numbers(any_arrays: Any, tmp_path: Path) -> None:
+    arrays = any_arrays
     run = built(arrays, tmp_path, size=2**16, method="tiles", num_tiles=16, signal="host", memory_bytes=2**19)
     _, alone = transform_of(run, arrays)
     run._slots = [
@@ -148,6 +158,20 @@ def test_a_device_with_memory_of_its_own_gets_copies_in_several_threads(
         run = built(NumpyArrays(), tmp_path, **args, memory_bytes=2**23)
         assert len(run._slots) == 3
         x, transform = transform_of(run, NumpyArrays())
+        assert np.allclose(transform, np.fft.fft(x))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_with_memory_of_its_own_gets_copies_in_several_threads(
+    framework: str, need: Need, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = arrays_of_any(framework, need)
+    monkeypatch.setattr(fft_streamed, "pieces_of", apart)
+    args = {"size": 96 * 1001, "method": "tiles", "num_tiles": 96, "signal": "host"}
+    run = built(arrays, tmp_path, **args, memory_bytes=2**23)
+    assert len(run._slots) == 3
+    for _ in range(2):
+        x, transform = transform_of(run, arrays)
         assert np.allclose(transform, np.fft.fft(x))
 
 

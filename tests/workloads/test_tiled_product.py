@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_apart import DeviceApart
+from tests.runtimes.xla_frameworks import FRAMEWORKS, arrays_of_any, need_framework
 
 from corewise.machine.pinning import is_helper
 from corewise.runtimes.base import Infeasible
@@ -33,15 +34,9 @@ COMMAND = [sys.executable, "-m", "corewise.workloads.kernels.tiled_product", "--
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-@pytest.fixture(params=["numpy", "torch"])
-def arrays(request: pytest.FixtureRequest) -> Any:
-    """The arrays of a framework that can write them."""
-    if request.param == "numpy":
-        return NumpyArrays()
-    pytest.importorskip("torch")
-    from corewise.runtimes.torch.arrays import TorchArrays
-
-    return TorchArrays()
+@pytest.fixture(params=["numpy", "torch", *FRAMEWORKS])
+def arrays(request: pytest.FixtureRequest, need: Need) -> Any:
+    return arrays_of_any(request.param, need)
 
 
 def built(arrays: Any, folder: Path, dtype: str = "float32", /, **args: Any) -> Any:
@@ -404,8 +399,15 @@ def test_without_a_gpu_the_command_says_so(
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    assert main(["--folder", str(tmp_path), "--size", "64", "--device", "cuda"]) == 2
-    assert "torch on cuda is not to be had here" in capsys.readouterr().err
+    words = ["--folder", str(tmp_path), "--size", "64", "--threads", "1", "--device", "cuda", "--runtime"]
+    for runtime, reason in (
+        ("torch", "torch sees no CUDA device"),
+        ("jax", "jax sees no CUDA device"),
+        ("tensorflow", "tensorflow sees no CUDA device"),
+    ):
+        need_framework(need, runtime)
+        assert main([*words, runtime]) == 2
+        assert f"device cuda: {reason}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -423,7 +425,7 @@ def test_without_a_gpu_the_command_says_so(
         (["--a", "x.npy", "--b", "y.npy"], "No such file.*x.npy"),
         (["--a", __file__, "--b", __file__], "is no .npy file"),
         ([], "give --size"),
-        (["--size", "64", "--device", "cuda", "--runtime", "numpy"], "needs --runtime torch"),
+        (["--size", "64", "--device", "cuda", "--runtime", "numpy"], "numpy computes on the cpu"),
     ],
 )
 def test_mistakes_are_told_with_what_to_do(

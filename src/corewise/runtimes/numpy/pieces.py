@@ -18,6 +18,8 @@ class NumpyPieces:
 
     num_streams = 1
     is_host = True
+    writes_in_place = True
+    num_spare = 0
 
     def __init__(self, arrays: Any) -> None:
         self._rows = np.empty(0)
@@ -28,16 +30,20 @@ class NumpyPieces:
     def upload(self, host: Any, out: Any = None) -> Any:
         return host
 
+    def view(self, array: Any) -> Any:
+        return array
+
     def download(self, array: Any, host: Any) -> None:
         np.copyto(host, array)
 
     def stream(self) -> ContextManager[Any]:
         return contextlib.nullcontext()
 
-    def wait(self) -> None:
+    def wait(self, *results: Any) -> None:
         """NumPy has finished when it returns."""
 
-    def fft(self, x: Any, axis: int, out: Any) -> Any:
+    def fft(self, x: Any, axis: int, out: Any = None) -> Any:
+        out = np.empty_like(x) if out is None else out
         np.copyto(out, np.fft.fft(x, axis=axis), casting="same_kind")  # NumPy 1 computes in complex128
         return out
 

@@ -17,6 +17,9 @@ GPU_STREAMS = 3  # one piece comes, one is computed, one goes
 class TorchPieces:
     """Torch on the device of its arrays."""
 
+    writes_in_place = True
+    num_spare = 0
+
     def __init__(self, arrays: Any) -> None:
         self._device: torch.device = arrays.empty((0,), "float32").device
         self.is_host = self._device.type == "cpu"
@@ -37,6 +40,9 @@ class TorchPieces:
         self.wait()  # the host's buffer may be filled again
         return copied
 
+    def view(self, array: Tensor) -> Any:
+        return array.numpy()
+
     def download(self, array: Tensor, host: Any) -> None:
         torch.from_numpy(host).copy_(array, non_blocking=True)
         self.wait()
@@ -48,12 +54,13 @@ class TorchPieces:
         ours.wait_stream(torch.cuda.default_stream(self._device))
         return torch.cuda.stream(ours)  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
 
-    def wait(self) -> None:
+    def wait(self, *results: Tensor) -> None:
         if not self.is_host:
             torch.cuda.current_stream(self._device).synchronize()
 
-    def fft(self, x: Tensor, axis: int, out: Tensor) -> Tensor:
-        return out.copy_(torch.fft.fft(x, dim=axis))
+    def fft(self, x: Tensor, axis: int, out: Optional[Tensor] = None) -> Tensor:
+        transformed: Tensor = torch.fft.fft(x, dim=axis)
+        return transformed if out is None else out.copy_(transformed)
 
     def multiply_add(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return torch.addmm(c, a, b, out=c)

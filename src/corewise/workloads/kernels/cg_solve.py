@@ -20,16 +20,10 @@ import os
 import sys
 from typing import Any, List, Optional
 
+from corewise.workloads.kernels.framework_arrays import ARRAYS, arrays_of
 from corewise.workloads.kernels.tiled_product_command import at_least
 
-ARRAYS = {
-    "numpy": "corewise.runtimes.numpy.arrays:NumpyArrays",
-    "torch": "corewise.runtimes.torch.arrays:TorchArrays",
-    "jax": "corewise.runtimes.jax.arrays:JaxArrays",
-    "tensorflow": "corewise.runtimes.tensorflow.arrays:TensorflowArrays",
-}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-AS_IT_COMES = {"interop_threads": None, "math": "vendor", "dtype": "float64", "float32_precision": "default"}
 DONE, FAILED, MISTAKE = 0, 1, 2
 
 
@@ -138,25 +132,9 @@ def _print_history(squares: Any) -> None:
 
 def _arrays(options: argparse.Namespace) -> Any:
     """The framework's arrays, once its threads are those asked for."""
-    from corewise.runtimes.base import RankContext
-    from corewise.workloads.registry import load_attribute
-
-    name = options.runtime
-    if options.device != "cpu" and name != "torch":
+    if options.device != "cpu" and options.runtime != "torch":
         raise ValueError(f"--device {options.device}: this command has it for --runtime torch only")
-    make = load_attribute(ARRAYS[name])
-    if name == "numpy":
-        return make()
-    asked = {"threads": options.threads, "device": options.device, **AS_IT_COMES}
-    context = RankContext(0, 1, "", options.threads)
-    apply_to_process = load_attribute(f"corewise.runtimes.{name}.settings:apply_to_process")
-    if name == "torch":
-        apply_to_process(asked)
-        return make(load_attribute("corewise.runtimes.torch.settings:find_device")(options.device, context))
-    if name == "jax":
-        return make(apply_to_process(asked, context))
-    apply_to_process(asked, context)
-    return make()
+    return arrays_of(options.runtime, options.device, options.threads, "float64")
 
 
 def _complain(text: str, code: int) -> int:

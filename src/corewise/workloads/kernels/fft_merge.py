@@ -58,7 +58,7 @@ def dft_matrix(num_tiles: int) -> Any:
 
 
 class Merge:
-    """Merges blocks of columns where they lie."""
+    """Merges blocks of columns, where they lie if the framework writes its arrays."""
 
     def __init__(self, arrays: Any, pieces: Any, dtype: str, cut: Cut, width: int) -> None:
         self._arrays, self._pieces, self._cut, self._width = arrays, pieces, cut, width
@@ -70,21 +70,31 @@ class Merge:
             self._offsets = self._place(dft_matrix(cut.num_tiles) * offsets[:, None, :], dtype)
         else:
             self._offsets = self._place(offsets[:, :, None], dtype)
+        self._compiled = arrays.compiled(self._merged)  # for frameworks whose results are new arrays
 
     def _place(self, table: Any, dtype: str) -> Any:
         return self._arrays.from_host(np.ascontiguousarray(table.astype(dtype)))
 
     def scratch(self) -> Any:
-        """Memory for one block; whoever merges beside others brings their own."""
+        """Memory for one block; whoever merges beside others brings their own. None where it has no use."""
+        if not self._pieces.writes_in_place:
+            return None
         return self._arrays.empty(self._table.shape, str(self._table.dtype).replace("torch.", ""))
 
-    def block(self, columns: Any, start: int, scratch: Any) -> None:
-        """Merges the columns that begin at `start`, in place."""
-        width, number = columns.shape[1], start // self._width
-        twisted = scratch[:, :width]
-        self._arrays.multiply(columns, self._table[:, :width], out=twisted)
+    def block(self, columns: Any, start: int, scratch: Any) -> Any:
+        """The columns that begin at `start`, merged; in place where the framework writes its arrays."""
+        width, offset = int(columns.shape[1]), self._offsets[start // self._width]
+        table = self._table if width == self._width else self._table[:, :width]
+        if not self._pieces.writes_in_place:
+            return self._compiled(columns, table, offset)
+        twisted = self._arrays.multiply(columns, table, out=scratch[:, :width])
         if self._by_product:
-            self._arrays.matmul(self._offsets[number], twisted, out=columns)
-        else:
-            self._arrays.multiply(twisted, self._offsets[number], out=twisted)
-            self._pieces.fft(twisted, 0, out=columns)
+            return self._arrays.matmul(offset, twisted, out=columns)
+        self._arrays.multiply(twisted, offset, out=twisted)
+        return self._pieces.fft(twisted, 0, out=columns)
+
+    def _merged(self, columns: Any, table: Any, offset: Any) -> Any:
+        twisted = self._arrays.multiply(columns, table)
+        if self._by_product:
+            return self._arrays.matmul(offset, twisted)
+        return self._pieces.fft(self._arrays.multiply(twisted, offset), 0)

@@ -22,7 +22,7 @@ from corewise.runtimes.base import Check, Infeasible, NotNow
 from corewise.workloads.kernels.base import DTYPE_BYTES, Setup
 from corewise.workloads.kernels.fft_check import check_transform, facts_of_phases
 from corewise.workloads.kernels.fft_merge import LEAST_WIDTH, Cut, Merge
-from corewise.workloads.kernels.fft_tiles import Phases
+from corewise.workloads.kernels.fft_tiles import Phases, transposed
 from corewise.workloads.kernels.framework_pieces import pieces_of
 from corewise.workloads.registry import load_attribute
 
@@ -66,6 +66,9 @@ class StreamedTiles:
         self._width = min(cut.width(self._piece_elements), self._piece_elements // cut.num_tiles)
         self._group = max(1, min(cut.num_tiles, self._piece_elements // cut.tile_size))
         self._merge = Merge(setup.arrays, self._pieces, setup.dtype, cut, self._width)
+        self._turned_and_transformed = setup.arrays.compiled(
+            lambda rows: setup.arrays.fft(transposed(setup.arrays, rows))
+        )
         largest = max(self._group * cut.tile_size, self._width * cut.num_tiles)
         self._slots = [
             Slot(self._pieces.host_buffer((largest,), setup.dtype), self._merge.scratch())
@@ -114,17 +117,20 @@ class StreamedTiles:
         shape = (self._cut.tile_size, last - first)
         buffer = slot.buffer[: shape[0] * shape[1]].reshape(shape)
         np.copyto(buffer, self._x.reshape(self._cut.tile_size, self._cut.num_tiles)[:, first:last])
-        turned = self._arrays.empty((shape[1], shape[0]), self._dtype)
-        turned = self._arrays.copy(self._pieces.upload(buffer).T, out=turned)
-        self._give_back(self._arrays.fft(turned), slot, self._out[first:last])
+        if self._pieces.writes_in_place:
+            turned = self._arrays.empty((shape[1], shape[0]), self._dtype)
+            turned = self._arrays.copy(self._pieces.upload(buffer).T, out=turned)
+            transform = self._arrays.fft(turned)
+        else:
+            transform = self._turned_and_transformed(self._pieces.upload(buffer))
+        self._give_back(transform, slot, self._out[first:last])
 
     def _merge_block(self, slot: Slot, start: int, stop: int) -> None:
         shape = (self._cut.num_tiles, stop - start)
         buffer = slot.buffer[: shape[0] * shape[1]].reshape(shape)
         np.copyto(buffer, self._out[:, start:stop])
-        columns = self._pieces.upload(buffer)
-        self._merge.block(columns, start, slot.scratch)
-        self._give_back(columns, slot, self._out[:, start:stop])
+        merged = self._merge.block(self._pieces.upload(buffer), start, slot.scratch)
+        self._give_back(merged, slot, self._out[:, start:stop])
 
     def _give_back(self, array: Any, slot: Slot, place: Any) -> None:
         if self._pieces.is_host:

@@ -89,13 +89,23 @@ class Waiting:
 
 
 class TileMemory:
-    """All buffers of a product, on the device and, where that is another place, on the host."""
+    """All buffers of a product, on the device and, where that is another place, on the host.
+
+    Where a framework makes every result anew, None stands for the room of one.
+    """
 
     def __init__(self, arrays: Any, pieces: Any, block: Block, tile: int, dtype: str) -> None:
         length = tile * tile
-        make = pieces.host_buffer if pieces.is_host else arrays.empty
-        self.inputs = deque(make((length,), dtype) for _ in range(block.num_buffers))
-        self.sums = deque(make((length,), dtype) for _ in range(block.num_sums))
+
+        def buffers(count: int, are_results: bool) -> Deque[Any]:
+            if pieces.is_host and (pieces.writes_in_place or not are_results):
+                return deque(pieces.host_buffer((length,), dtype) for _ in range(count))
+            return deque(
+                arrays.empty((length,), dtype) if pieces.writes_in_place else None for _ in range(count)
+            )
+
+        self.inputs = buffers(block.num_buffers, are_results=False)
+        self.sums = buffers(block.num_sums, are_results=True)
         num_threads = 0 if pieces.is_host else NUM_READERS + 1
         self.staging = [pieces.host_buffer((length,), dtype) for _ in range(num_threads)]
 
@@ -176,12 +186,7 @@ class TiledMultiplication:
             if product.first:
                 sums[place] = self._new_sum(place)
             ready = time.perf_counter()
-            a, b = held["A", product.row, product.k][0], held["B", product.k, product.column][0]
-            if product.first:
-                self._arrays.matmul(a, b, out=sums[place][0])
-            else:
-                self._pieces.multiply_add(sums[place][0], a, b)
-            self._pieces.wait()
+            sums[place] = (self._multiplied(product, held, sums[place][0]), sums[place][1])
             self._seconds["wait"] += ready - began
             self._seconds["multiply"] += time.perf_counter() - ready
             for tile in product.forgets:
@@ -189,8 +194,17 @@ class TiledMultiplication:
             if product.last:
                 self._waiting.give(self._finished, (place, *sums.pop(place)))
 
+    def _multiplied(self, product: Product, held: Mapping[Input, Tuple[Any, Any]], c: Any) -> Any:
+        """The sum with this product in it, once it is there; no array lives on in a variable here."""
+        a, b = held["A", product.row, product.k][0], held["B", product.k, product.column][0]
+        c = self._arrays.matmul(a, b, out=c) if product.first else self._pieces.multiply_add(c, a, b)
+        self._pieces.wait(c)
+        return c
+
     def _new_sum(self, place: Tile) -> Tuple[Any, Any]:
         buffer = self._waiting.take(self._memory.sums)
+        if buffer is None:
+            return None, None
         return self._shaped(buffer, self._factors.c.grid.tile_shape(*place)), buffer
 
     def _shaped(self, buffer: Any, shape: Tuple[int, int]) -> Any:
@@ -219,12 +233,15 @@ class TiledMultiplication:
                 self._seconds["read"] += time.perf_counter() - began
                 self._arrived[number] = (array, buffer)
                 self._waiting.condition.notify_all()
+            del array  # where it lies in no buffer of ours, its memory goes with the last who knows it
 
     def _read(self, tile: Input, buffer: Any, thread: int) -> Any:
         source, place = self._sources[tile[0]], (tile[1], tile[2])
         if self._pieces.is_host:
             return self._pieces.upload(source.read(place, buffer))
         host = source.read(place, self._memory.staging[thread])
+        if buffer is None:
+            return self._pieces.upload(host)
         return self._pieces.upload(host, out=self._shaped(buffer, host.shape))
 
     def _write_all(self, thread: int) -> None:
@@ -234,14 +251,15 @@ class TiledMultiplication:
                 return
             place, array, buffer = finished
             began = time.perf_counter()
-            self._factors.c.write(place, self._on_host(array, buffer, thread))
+            self._factors.c.write(place, self._on_host(array, thread))
             self._seconds["write"] += time.perf_counter() - began
+            del finished, array
             self._waiting.give(self._memory.sums, buffer)
 
-    def _on_host(self, array: Any, buffer: Any, thread: int) -> Any:
-        shape = tuple(array.shape)
+    def _on_host(self, array: Any, thread: int) -> Any:
         if self._pieces.is_host:
-            return buffer[: shape[0] * shape[1]].reshape(shape)
+            return self._pieces.view(array)
+        shape = tuple(array.shape)
         host = self._memory.staging[thread][: shape[0] * shape[1]].reshape(shape)
         self._pieces.download(array, host)
         return host

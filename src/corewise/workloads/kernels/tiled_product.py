@@ -19,6 +19,7 @@ from corewise.workloads.kernels.parameters import whole_number, with_defaults
 
 MATRICES_HELD = 10  # by default a tenth of the three matrices fits into memory
 LEAST_TILES_BY_DEFAULT = 4
+MEMORY_FACTORS = {"numpy": 1.0, "torch": 1.0, "jax": 1.25, "tensorflow": 1.5}  # one or two tiles beside four
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,10 @@ class TiledProduct:
         size, tile, memory_bytes = self._point(args)
         return memory_bytes or tiles_by_default(size, tile) * tile**2 * DTYPE_BYTES[dtype]
 
+    def memory_factors(self, args: Mapping[str, Any], dtype: str) -> Mapping[str, float]:
+        """A limit is kept; a tenth of the matrices has the tiles besides that frameworks need to multiply."""
+        return dict.fromkeys(PIECES, 1.0) if self._point(args)[2] else MEMORY_FACTORS
+
     def largest_that_fits(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
         """Less memory where it was given; else a size of which a tenth fits."""
         _, tile, memory_bytes = self._point(args)
@@ -68,14 +73,16 @@ class TiledProduct:
         return {**args, "size": across * tile}
 
     def build(self, setup: Setup) -> KernelRun:
-        from corewise.workloads.kernels.tiled_product_run import TiledProductRun, tiles_within  # brings numpy
+        from corewise.workloads.kernels import tiled_product_run as running  # brings numpy
 
         size, tile, memory_bytes = self._point(setup.args)
         tile_bytes = tile**2 * DTYPE_BYTES[setup.dtype]
-        is_host = pieces_of(setup.arrays).is_host
-        given = tiles_within(memory_bytes, tile_bytes, is_host) if memory_bytes else 0
-        num_tiles = given or tiles_by_default(size, tile)
-        return TiledProductRun(setup, size, tile, num_tiles)
+        num_tiles = tiles_by_default(size, tile)
+        if memory_bytes:
+            pieces = pieces_of(setup.arrays)
+            running.start_within_limit(setup.arrays, pieces, setup.dtype, tile_bytes)
+            num_tiles = running.tiles_within(memory_bytes, tile_bytes, pieces.is_host, pieces.num_spare)
+        return running.TiledProductRun(setup, size, tile, num_tiles)
 
     def _point(self, args: Mapping[str, Any]) -> Tuple[int, int, int]:
         filled = with_defaults(self.name, self.parameters, args)

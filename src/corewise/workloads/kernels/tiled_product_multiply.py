@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Tuple
 
 from corewise.workloads.kernels.base import DTYPE_BYTES
+from corewise.workloads.kernels.framework_arrays import arrays_of
 from corewise.workloads.kernels.framework_pieces import pieces_of
 from corewise.workloads.kernels.tile_check import check_product
 from corewise.workloads.kernels.tile_engine import Factors, TiledMultiplication, TileMemory, finished_tiles
@@ -25,14 +26,10 @@ from corewise.workloads.kernels.tiled_product_run import (
     problem_id,
     random_factors,
     require_disk,
+    start_within_limit,
     tiles_within,
 )
-from corewise.workloads.registry import load_attribute
 
-ARRAYS = {
-    "numpy": "corewise.runtimes.numpy.arrays:NumpyArrays",
-    "torch": "corewise.runtimes.torch.arrays:TorchArrays",
-}
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 BLOCK_S = 60.0  # of work in a block: what a kill may cost
 LEAST_SUMS = 4  # of 2x2 tiles; fewer would be read too often
@@ -57,7 +54,7 @@ def _multiply_in(folder: Path, factors: Factors, given: argparse.Namespace) -> D
     arrays = _arrays(given, factors.c.dtype)
     pieces, tile, dtype = pieces_of(arrays), factors.c.grid.tile, factors.c.dtype
     tile_s = _seconds_of_tile(arrays, factors)
-    block = _block(factors, pieces.is_host, tile_s, given)
+    block = _block(factors, arrays, pieces, tile_s, given)
     kill_costs_s = block.num_sums * tile_s
     if not given.json:
         print(
@@ -87,14 +84,15 @@ def _multiply_in(folder: Path, factors: Factors, given: argparse.Namespace) -> D
     return {**found, "peak_memory_bytes": _peak_bytes()}
 
 
-def _block(factors: Factors, is_host: bool, tile_s: float, given: argparse.Namespace) -> Block:
+def _block(factors: Factors, arrays: Any, pieces: Any, tile_s: float, given: argparse.Namespace) -> Block:
     """The tiles of C held at once: as memory allows, and no more than a minute's work."""
     grid = factors.c.grid
     if given.memory is None:
         num_tiles = tiles_by_default(max(grid.num_rows, grid.num_columns), grid.tile)
     else:
         tile_bytes = grid.tile**2 * DTYPE_BYTES[factors.c.dtype]
-        num_tiles = tiles_within(_bytes(given.memory), tile_bytes, is_host)
+        start_within_limit(arrays, pieces, factors.c.dtype, tile_bytes)
+        num_tiles = tiles_within(_bytes(given.memory), tile_bytes, pieces.is_host, pieces.num_spare)
     block = choose_block(factors.shape, num_tiles, max(LEAST_SUMS, int(BLOCK_S / tile_s)))
     assert block is not None  # fewer than three tiles were refused
     return block
@@ -156,14 +154,10 @@ def _flops(factors: Factors) -> float:
 
 
 def _arrays(given: argparse.Namespace, dtype: str) -> Any:
-    if given.device != "cpu" and given.runtime != "torch":
-        raise Refused(f"--device {given.device} needs --runtime torch")
+    if given.device != "cpu" and given.runtime == "numpy":
+        raise Refused(f"--device {given.device}: numpy computes on the cpu; name another --runtime")
     try:
-        made = load_attribute(ARRAYS[given.runtime])
-        if given.runtime == "torch" and given.threads is not None:
-            apply = load_attribute("corewise.runtimes.torch.settings:apply_to_process")
-            apply({"threads": given.threads, "interop_threads": None, "math": "vendor"})
-        arrays = made(given.device) if given.runtime == "torch" else made()
+        arrays = arrays_of(given.runtime, given.device, given.threads, dtype)
         arrays.empty((1,), dtype)
     except (ImportError, RuntimeError, AssertionError) as problem:
         raise Refused(f"{given.runtime} on {given.device} is not to be had here: {problem}") from problem

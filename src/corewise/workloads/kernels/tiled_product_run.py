@@ -5,6 +5,8 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -25,6 +27,7 @@ from corewise.workloads.kernels.tile_sources import make_tiles
 from corewise.workloads.kernels.tile_store import HEADER_BYTES, Grid, TileFolder, remove_leftovers
 
 BESIDE_TILES_BYTES = 2 * CHUNK_BYTES + 2**26  # the check's chunks, threads' stacks and the BLAS's own memory
+M_MMAP_THRESHOLD = -3  # glibc's number for it; from 128 KiB, as it is at first, to 32 MiB, the most there is
 
 
 class TiledProductRun:
@@ -73,7 +76,7 @@ class TiledProductRun:
         moved = {} if self._report is None else self._report.facts()
         return {
             **moved,
-            "tiles_bytes": self._block.num_tiles * self._tile_bytes,
+            "tiles_bytes": (self._block.num_tiles + self._pieces.num_spare) * self._tile_bytes,
             "tiles_of_memory": self._block.num_tiles,
             "block_of_sums": [self._block.num_rows, self._block.num_columns],
             "folder": str(self._folder),
@@ -99,20 +102,32 @@ class _Borrowed:
         self._from.append(self._buffer)
 
 
-def tiles_within(memory_bytes: int, tile_bytes: int, is_host: bool) -> int:
-    """How many tiles fit into so much memory; Infeasible where three do not.
+def tiles_within(memory_bytes: int, tile_bytes: int, is_host: bool, num_spare: int = 0) -> int:
+    """How many tiles fit into so much memory beside those that a framework needs to multiply.
 
-    On the host it is all that the process may have, on a GPU all that tiles may have.
+    On the host it is all that the process may have, on a GPU all that tiles may have. Infeasible where three
+    do not fit.
     """
     taken = resident_bytes() + BESIDE_TILES_BYTES if is_host else 0
-    num_tiles = (memory_bytes - taken) // tile_bytes
-    if num_tiles < LEAST_TILES:
+    num_tiles, least = (memory_bytes - taken) // tile_bytes, LEAST_TILES + num_spare
+    if num_tiles < least:
         raise Infeasible(
             f"tiled_product: {memory_bytes} bytes of memory are too few: the program and the framework take "
-            f"{taken}, three tiles {LEAST_TILES * tile_bytes}; give at least "
-            f"{taken + LEAST_TILES * tile_bytes}, or take smaller tiles"
+            f"{taken}, {least} tiles {least * tile_bytes}; give at least "
+            f"{taken + least * tile_bytes}, or take smaller tiles"
         )
-    return num_tiles
+    return num_tiles - num_spare
+
+
+def start_within_limit(arrays: Any, pieces: Any, dtype: str, tile_bytes: int) -> None:
+    """Readies a framework that makes its results anew: its compiler is there to be counted, and tiles it
+    gives back leave the process instead of waiting in malloc's heap."""
+    if pieces.writes_in_place:
+        return
+    with contextlib.suppress(AttributeError):  # a C library without it
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, max(2**17, min(2**25, tile_bytes // 2)))
+    a, b = (arrays.normal((64, 64), dtype, seed) for seed in (1, 2))
+    pieces.wait(pieces.multiply_add(arrays.matmul(a, b), a, b))
 
 
 def resident_bytes() -> int:
