@@ -129,7 +129,9 @@ def _caveat(group: Group, best: int) -> str:
     target = number_or_nan(record.protocol.get("target_interval"))
     spread = float((group.high[best] - group.low[best]) / 2 / group.rate[best])
     if spread > target > 0:
-        doubts.append(f"its interval is ±{100 * spread:.0f} %, not the ±{100 * target:g} % asked for")
+        decimals = 1 if round(100 * spread) <= 100 * target else 0
+        reached = f"{100 * spread:.{decimals}f}"
+        doubts.append(f"its interval is ±{reached} %, not the ±{100 * target:g} % asked for")
     return f"read this figure of {task_words(group)} with care: {', and '.join(doubts)}." if doubts else ""
 
 
