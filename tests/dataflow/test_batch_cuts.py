@@ -185,6 +185,20 @@ def test_a_slice_is_one_task_where_there_is_one_for_every_core() -> None:
     assert [num for num in layers if num] == [4] * CORES
 
 
+@pytest.mark.parametrize("at", [(slice(2, None),), (slice(None), slice(None), slice(6))])
+def test_layers_that_share_a_piece_of_their_input_are_cut_right(at: Any) -> None:
+    class Pieces(Ensemble):
+        def forward(self, x: Any) -> Any:
+            piece = x[at]  # along time or features: it is cut along the batch with what it is of
+            return [layer(piece)[0] for layer in (*self.ahead, *self.back)]
+
+    module, x = Pieces().double(), torch.randn(9, 64, 6 if len(at) == 1 else 8, dtype=torch.float64)
+    captured = capture(module, (x,), {}, CORES)
+    assert num_layers(captured) == 4 * CORES
+    with torch.no_grad():
+        torch.testing.assert_close(replayed(captured, module, x), module(x), rtol=1e-9, atol=1e-12)
+
+
 def test_slices_that_meet_in_between_are_tasks_before_and_after() -> None:
     class Meeting(Ensemble):
         def forward(self, x: Any) -> Any:

@@ -159,12 +159,14 @@ class _Cutting:
         return known if known.dim == dim else None
 
     def _own_views(self, slices: Slices, layer: Any) -> Slices:
-        """The slices, or views of the layer's own where they are views: layers then share no call."""
-        first = slices.nodes[0]
-        if first.target is not _aten.slice.Tensor or not first.users:
+        """The slices, or views of the layer's own where they are our views: layers then share no call."""
+        whole = slices.nodes[0].args[0]
+        views = [(_aten.slice.Tensor, (whole, slices.dim, a, b)) for a, b in self.borders]
+        are_views = [(node.target, node.args) for node in slices.nodes] == views
+        if not are_views or not slices.nodes[0].users:
             return slices
         with self.graph.inserting_before(layer):
-            return Slices(slices.dim, tuple(self._views(first.args[0], slices.dim)))
+            return Slices(slices.dim, tuple(self._views(whole, slices.dim)))
 
     def _views(self, node: Any, dim: int) -> List[Any]:
         if node.target is _aten.zeros.default and all(type(size) is int for size in node.args[0]):

@@ -40,9 +40,10 @@ def chains(program: Program) -> Tuple[Task, ...]:
 
 def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task, ...]:
     """Tasks of which none costs less than the overhead unless nothing could take it in."""
-    groups = _Groups(call_graph(program), costs)
+    before = call_graph(program)
+    groups = _Groups(before, costs)
     for of_slice in slice_groups(program):
-        for part in slice_parts(of_slice, call_graph(program), costs):
+        for part in slice_parts(of_slice, before, costs):
             groups.join_all(part)
     groups.absorb_small(overhead_s)
     groups.join_chains(lambda first, second: groups.loss_s(first, second) <= overhead_s)
