@@ -1,14 +1,17 @@
 """How well does the tuner search, side by side with other methods at equal time?
 
-`record` measures every setting of a grid, raw samplings kept, and goes on where it stopped; `replay` runs
-each method on recorded (and made-up) grids, where time is what the recorded starts and samplings took.
+`record` measures every setting of a grid in turns with the default, raw samplings kept, and goes on where it
+stopped; `remeasure` starts the best of them again; `replay` runs each method on recorded (and made-up) grids,
+where time is what the recorded starts and samplings took.
 
     python benchmarks/tune_search.py record resnet18 --batch 4 --args image_size=64 --out grid.jsonl
+    python benchmarks/tune_search.py remeasure grid.jsonl
     python benchmarks/tune_search.py replay grid.jsonl --synthetic 4 --seeds 10
 
 hypertune (Intel's, archived) tries its settings one after the other with one sample each; Optuna's TPE
-sampler needs `pip install optuna`. Every method may choose among the same settings and is judged by the grid
-itself: by the median over all samplings of what it found.
+sampler needs `pip install optuna`. Every method may choose among the same settings, sees the recorded grid
+only, and is judged by what the later starts gave: the best of a hundred settings is otherwise the luckiest of
+them. A grid without such starts is judged by itself.
 """
 
 import argparse
@@ -34,7 +37,8 @@ from corewise.tuner.space import Knob, Setting, Space
 
 WITHIN = 0.03
 SAMPLINGS = 5  # of each setting when a grid is recorded
-PASSES = 2  # over the grid, in other orders: drift falls on all alike
+SAMPLINGS_AGAIN = 3  # of each start when the best are measured again
+PASSES = 1  # over the grid
 SLOWEST_S = 300.0
 METHODS = ("corewise", "random", "tpe", "hypertune")
 
@@ -46,13 +50,23 @@ class Point:
     setting: Setting
     start_s: float
     sample_s: float
-    throughputs: tuple[float, ...]
+    starts: tuple[tuple[float, ...], ...]  # the samplings of each; none: it did not run
     latency_s: float
     reason: str = ""
+    again: float = 0.0  # what it gave when it was measured again, beside others
+
+    @property
+    def throughputs(self) -> tuple[float, ...]:
+        return tuple(value for start in self.starts for value in start)
 
     @property
     def value(self) -> float:
-        return statistics.median(self.throughputs) if self.throughputs else 0.0
+        """What it is judged by."""
+        return self.again or self.recorded
+
+    @property
+    def recorded(self) -> float:
+        return statistics.median(self.throughputs) if self.starts else 0.0
 
 
 @dataclass(frozen=True)
@@ -68,12 +82,13 @@ class Grid:
     def best(self) -> float:
         """The value of the best setting whose latency is no worse than the default's."""
         limit_s = self.points[self.space.default].latency_s * 1.02 if self.bounded_latency else math.inf
-        return max(p.value for p in self.points.values() if p.latency_s <= limit_s)
+        allowed = [p for p in self.points.values() if p.latency_s <= limit_s]
+        return max(p.value for p in ([p for p in allowed if p.again] or allowed))
 
     @property
     def seconds(self) -> float:
-        """What measuring every setting once took, with the samplings that were kept."""
-        return sum(p.start_s + p.sample_s * max(1, len(p.throughputs)) for p in self.points.values())
+        """What measuring every setting took, with those of the default beside it."""
+        return sum(p.start_s + 2 * p.sample_s * len(p.throughputs) for p in self.points.values())
 
 
 # Replay
@@ -98,7 +113,7 @@ class ReplayArena:
         if point is None:
             raise Rejected("infeasible", "not in the grid")
         self.seconds += point.start_s
-        if not point.throughputs:
+        if not point.starts:
             raise Rejected("error", point.reason)
         return ReplayEntrant(self, point)
 
@@ -107,10 +122,11 @@ class ReplayEntrant:
     def __init__(self, arena: ReplayArena, point: Point) -> None:
         self.arena, self.point = arena, point
         self.setting, self.start_s = point.setting, point.start_s
+        self.throughputs = arena.random.choice(point.starts)  # processes differ: one is drawn
 
     def sample(self) -> Sampling:
         self.arena.seconds += self.point.sample_s
-        value = self.arena.random.choice(self.point.throughputs)
+        value = self.arena.random.choice(self.throughputs)
         self.arena.values.setdefault(self.setting, []).append(value)
         return Sampling(value, self.point.latency_s)
 
@@ -135,7 +151,7 @@ def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
 
 
 def by_trials(
-    propose: Callable[[Callable[[Setting], float]], Iterator[Any]],
+    propose: Callable[[Grid, int, Callable[[Setting], float]], Iterator[None]],
 ) -> Callable[[Grid, int, float], tuple[Setting, float]]:
     """A method that measures one setting after the other, one sampling each, until time is up."""
 
@@ -155,18 +171,12 @@ def by_trials(
             return found[setting]
 
         measure(grid.space.default)
-        for _ in propose_with(propose, grid, seed, measure):
+        for _ in propose(grid, seed, measure):
             if arena.seconds >= limit_s:
                 break
         return max(found, key=lambda setting: found[setting]), arena.seconds
 
     return run
-
-
-def propose_with(
-    propose: Callable[..., Iterator[Any]], grid: Grid, seed: int, measure: Callable[[Setting], float]
-) -> Iterator[Any]:
-    return propose(grid, seed, measure)
 
 
 def at_random(grid: Grid, seed: int, measure: Callable[[Setting], float]) -> Iterator[None]:
@@ -293,10 +303,10 @@ def synthetic(seed: int, num_cores: int = 16, clash_sd: float = 0.05) -> Grid:
     for setting in itertools.product(*(range(len(knob.choices)) for knob in knobs)):
         log = sum(factor[choice] for factor, choice in zip(factors, setting, strict=True))
         log += clash[setting[0], setting[1], setting[4]] + dice.gauss(0, 0.01)
-        samplings = tuple(100 * math.exp(log + dice.gauss(0, 0.015)) for _ in range(2 * SAMPLINGS))
+        samplings = tuple(100 * math.exp(log + dice.gauss(0, 0.015)) for _ in range(SAMPLINGS))
         step_s = 1.0 / math.exp(log)
         start_s = 4.0 + 3 * step_s + (25.0 if setting[4] == 2 else 0.0)
-        points[setting] = Point(setting, start_s, max(0.4, step_s), samplings, step_s)
+        points[setting] = Point(setting, start_s, max(0.4, step_s), (samplings,), step_s)
     return Grid(f"synthetic {seed}", space, points, bounded_latency=False)
 
 
@@ -314,9 +324,10 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
             *(range(len(k.choices)) if i in free else (0,) for i, k in enumerate(space.knobs))
         )
     ]
+    question = tunable.question
     header = {
-        "name": tunable.question.name,
-        "mode": tunable.question.mode,
+        "name": question.name,
+        "mode": question.mode,
         "base": dict(space.base),
         "knobs": [asdict(knob) | {"costly": sorted(knob.costly)} for knob in space.knobs],
     }
@@ -325,14 +336,14 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
     elif read_lines(out)[0] != json.loads(json.dumps(header)):
         sys.exit(f"{out} was recorded for another question or other knobs: name another file with --out")
     print(f"{len(settings)} settings", file=sys.stderr)
-    arena = LiveArena(tunable, out.with_suffix(".work").absolute())
+    beside = Beside(tunable, out.with_suffix(".work").absolute())
     try:
         for number in range(passes):
             order = list(settings)
             random.Random(number).shuffle(order)
             for count, setting in enumerate(order):
                 if (setting, number) not in done:
-                    line = {"pass": number, **_measured(arena, setting)}
+                    line = {"pass": number, **beside.measured(setting, SAMPLINGS)}
                     with open(out, "a") as file:
                         file.write(json.dumps(line) + "\n")
                     told = line["reason"] or f"{statistics.median(line['throughputs']):.4g}"
@@ -341,28 +352,66 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
                         file=sys.stderr,
                     )
     finally:
-        arena.close()
+        beside.close()
 
 
-def _measured(arena: LiveArena, setting: Setting) -> dict[str, Any]:
-    began = time.monotonic()
-    empty = {"setting": setting, "start_s": 0.0, "sample_s": 0.0, "throughputs": [], "latency_s": 0.0}
+def remeasure(tunable: Tunable, grid: Grid, out: Path, near: float, most: int, rounds: int) -> None:
+    """Start the best settings of a recorded grid again, all of them in each round; one line per start."""
+    limit_s = grid.points[grid.space.default].latency_s * 1.02 if grid.bounded_latency else math.inf
+    allowed = [point for point in grid.points.values() if point.latency_s <= limit_s]
+    allowed.sort(key=lambda point: -point.recorded)
+    chosen = [each.setting for each in allowed[:most] if each.recorded >= (1 - near) * allowed[0].recorded]
+    done = {(tuple(line["setting"]), line["round"]) for line in read_lines(out) if "round" in line}
+    print(f"{out.name}: {len(chosen)} settings, {rounds} rounds", file=sys.stderr)
+    beside = Beside(tunable, out.with_suffix(".work").absolute())
     try:
-        entrant = arena.enter(setting, SLOWEST_S)
-        started = time.monotonic()
-        samplings = [entrant.sample() for _ in range(SAMPLINGS)]
-        sampled = time.monotonic()
-        entrant.leave()
-    except Rejected as problem:
-        return {**empty, "start_s": time.monotonic() - began, "reason": problem.reason}
-    return {
-        "setting": setting,
-        "start_s": started - began,
-        "sample_s": (sampled - started) / SAMPLINGS,
-        "throughputs": [each.throughput for each in samplings],
-        "latency_s": statistics.median(each.latency_s for each in samplings),
-        "reason": "",
-    }
+        for number in range(rounds):
+            order = list(chosen)
+            random.Random(1000 + number).shuffle(order)
+            for setting in order:
+                if (setting, number) not in done:
+                    line = {"round": number, **beside.measured(setting, SAMPLINGS_AGAIN)}
+                    with open(out, "a") as file:
+                        file.write(json.dumps(line) + "\n")
+    finally:
+        beside.close()
+
+
+class Beside:
+    """Measures settings in turns with the default, which stays alive."""
+
+    def __init__(self, tunable: Tunable, folder: Path) -> None:
+        self.arena = LiveArena(tunable, folder)
+        self.reference = self.arena.enter(tunable.space.default, SLOWEST_S)
+        self.reference.sample()
+
+    def measured(self, setting: Setting, num_samplings: int) -> dict[str, Any]:
+        """A line for one start of the setting; without samplings where it does not run."""
+        began = time.monotonic()
+        line: dict[str, Any] = {"setting": setting, "throughputs": [], "references": [], "reason": ""}
+        try:
+            entrant = self.arena.enter(setting, SLOWEST_S)
+            started = time.monotonic()
+            samplings = []
+            for _ in range(num_samplings):
+                line["references"].append(self.reference.sample().throughput)
+                samplings.append(entrant.sample())
+            sampled = time.monotonic()
+            entrant.leave()
+        except Rejected as problem:
+            spent = {"start_s": time.monotonic() - began, "sample_s": 0.0, "latency_s": 0.0}
+            return {**line, **spent, "references": [], "reason": problem.reason}
+        return {
+            **line,
+            "start_s": started - began,
+            "sample_s": (sampled - started) / num_samplings / 2,
+            "throughputs": [each.throughput for each in samplings],
+            "latency_s": statistics.median(each.latency_s for each in samplings),
+        }
+
+    def close(self) -> None:
+        self.reference.leave()
+        self.arena.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -370,6 +419,30 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
     except FileNotFoundError:
         return []
+
+
+def tunable_of(path: Path) -> Tunable:
+    """The question that a grid was recorded for."""
+    header = read_lines(path)[0]
+    base = header["base"]
+    fixed = {name: value for name, value in base.items() if name.startswith("args.")}
+    workload = header["name"].split()[0]
+    return Tunable.of(make_question(workload, mode=header["mode"], batch=base["batch"], fixed=fixed))
+
+
+def measured_again(lines: Iterable[dict[str, Any]], level: float) -> dict[Setting, float]:
+    """What each setting gave when measured again, in the median of its starts."""
+    found: dict[Setting, list[float]] = {}
+    for line in lines:
+        if line["throughputs"] and "round" in line:
+            found.setdefault(tuple(line["setting"]), []).append(statistics.median(steadied(line, level)))
+    return {setting: statistics.median(values) for setting, values in found.items()}
+
+
+def steadied(line: dict[str, Any], level: float) -> tuple[float, ...]:
+    """The samplings of a start as they were over those of the default beside it: drift falls on both."""
+    pairs = zip(line["throughputs"], line["references"], strict=True)
+    return tuple(value / reference * level for value, reference in pairs)
 
 
 def read_grid(path: Path) -> Grid:
@@ -386,7 +459,10 @@ def read_grid(path: Path) -> Grid:
     )
     together: dict[Setting, list[dict[str, Any]]] = {}
     for line in lines:
-        together.setdefault(tuple(line["setting"]), []).append(line)
+        if "pass" in line:
+            together.setdefault(tuple(line["setting"]), []).append(line)
+    level = statistics.median(value for line in lines for value in line["references"])
+    again = measured_again(lines, level)
     points = {}
     for setting, found in together.items():
         good = [each for each in found if each["throughputs"]] or found
@@ -394,9 +470,10 @@ def read_grid(path: Path) -> Grid:
             setting=setting,
             start_s=statistics.median(each["start_s"] for each in good),
             sample_s=statistics.median(each["sample_s"] for each in good),
-            throughputs=tuple(value for each in good for value in each["throughputs"]),
+            starts=tuple(steadied(each, level) for each in good if each["throughputs"]),
             latency_s=statistics.median(each["latency_s"] for each in good),
             reason=good[0]["reason"],
+            again=again.get(setting, 0.0),
         )
     return Grid(header["name"], Space(header["base"], knobs), points, header["mode"] == "infer")
 
@@ -415,6 +492,11 @@ def main() -> None:
     recording.add_argument("--knobs", default="", help="only these, by comma")
     recording.add_argument("--passes", type=int, default=PASSES)
     recording.add_argument("--out", type=Path, required=True)
+    again = verbs.add_parser("remeasure")
+    again.add_argument("grids", nargs="+", type=Path)
+    again.add_argument("--near", type=float, default=0.12, help="those so near the recorded best")
+    again.add_argument("--most", type=int, default=16, help="at most so many of them")
+    again.add_argument("--rounds", type=int, default=6)
     replaying = verbs.add_parser("replay")
     replaying.add_argument("grids", nargs="*", type=Path)
     replaying.add_argument("--synthetic", type=int, default=0, help="so many made-up grids too")
@@ -434,6 +516,13 @@ def main() -> None:
         )
         names = [name for name in given.knobs.split(",") if name]
         record(Tunable.of(question), given.out, names, given.passes)
+        return
+    if given.verb == "remeasure":
+        for path in given.grids:
+            grid, tunable = read_grid(path), tunable_of(path)
+            if [knob.choices for knob in tunable.space.knobs] != [knob.choices for knob in grid.space.knobs]:
+                sys.exit(f"{path} was recorded with other knobs than this machine and version have")
+            remeasure(tunable, grid, path, given.near, given.most, given.rounds)
         return
     grids = [read_grid(path) for path in given.grids] + [
         synthetic(seed, clash_sd=given.clash) for seed in range(given.synthetic)

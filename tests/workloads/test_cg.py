@@ -297,7 +297,7 @@ def test_the_direction_divided_by_the_residual_gives_the_same_iterations(arrays:
     system = System(arrays, CG.problem({"matrix": matrix, "size": SIZES[matrix]}), seed=3, num_threads=1)
     solver, histories, solutions = system.solver, [], []
     for divided in (False, True):
-        solver.divided, solver._compiled = divided, {}
+        solver.divide(divided)
         solver.start()
         solver.run(20)
         histories.append(solver.residuals())
@@ -306,11 +306,26 @@ def test_the_direction_divided_by_the_residual_gives_the_same_iterations(arrays:
     np.testing.assert_allclose(solutions[0], solutions[1], rtol=0, atol=1e-12)
 
 
+def test_the_divided_form_goes_on_from_a_state_to_the_last_bit(arrays: Any) -> None:
+    system = System(arrays, CG.problem({"matrix": "csr", "size": SIZES["csr"]}), seed=3, num_threads=1)
+    solver = system.solver
+    solver.divide(True)
+    solver.start()
+    solver.run(10)
+    middle = solver.state()
+    solver.run(20)
+    unbroken = solver.state()
+    solver.resume(middle)
+    solver.run(20)
+    assert np.array_equal(solver.state().residuals, unbroken.residuals)
+    assert np.array_equal(solver.state().x, unbroken.x)
+
+
 def test_a_breakdown_of_the_divided_form_tells_the_same_curvature(tmp_path: Path) -> None:
     run = built(NumpyArrays(), tmp_path, "csr", shift=-9.0)
     told = []
     for divided in (False, True):
-        run._system.solver.divided, run._system.solver._compiled = divided, {}
+        run._system.solver.divide(divided)
         with pytest.raises(Breakdown) as caught:
             run.step()
         told.append(str(caught.value))

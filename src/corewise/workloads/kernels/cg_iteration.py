@@ -15,6 +15,7 @@ import numpy as np
 from corewise.workloads.kernels.cg_operators import Operator
 
 MOST_AT_ONCE = 10  # iterations in one compiled function
+MOST_REPLAYED = 50  # where it is a recording of kernels, which costs nothing to make longer
 TINY = 1e-300  # keeps 0 / 0 from being asked once the residual is nothing; changes no other number
 
 
@@ -36,11 +37,11 @@ class State:
 Save = Callable[[State], None]
 
 
-def iterations_at_once(num_iterations: int, every: int) -> int:
+def iterations_at_once(num_iterations: int, every: int, most: int = MOST_AT_ONCE) -> int:
     """How many iterations are compiled together: they end wherever a checkpoint is due."""
     whole = every or num_iterations
-    fitting = [count for count in range(1, MOST_AT_ONCE + 1) if whole % count == 0]
-    return fitting[-1] if every or fitting[-1] > 1 else min(MOST_AT_ONCE, max(1, num_iterations))
+    fitting = [count for count in range(1, most + 1) if whole % count == 0]
+    return fitting[-1] if every or fitting[-1] > 1 else min(most, max(1, num_iterations))
 
 
 class Solver:
@@ -49,20 +50,38 @@ class Solver:
     def __init__(self, arrays: Any, operator: Operator, rhs: Any, at_once: int) -> None:
         self._arrays, self._operator, self._at_once = arrays, operator, at_once
         self._rhs = arrays.from_host(rhs)
-        # On a GPU the direction is kept divided by r'r: numbers by themselves take no kernels then.
-        self.divided = arrays.device != "cpu"
-        self._compiled: Dict[int, Callable[..., Any]] = {}
-        shape = (operator.length,)
-        self.x, self.r, self.p, self._q = (arrays.zeros(shape, "float64") for _ in range(4))
+        self.divide(arrays.device != "cpu")
         self._first_rr, self._rr = arrays.dot(self._rhs, self._rhs), arrays.zeros((), "float64")
         self.iteration = 0
         self._read = np.zeros(0)  # r'r so far
         self._unread: List[Tuple[int, Any]] = []  # numbers of iterations that still lie on the device
 
+    def divide(self, divided: bool) -> None:
+        """Keep the direction divided by r'r or not: divided, numbers by themselves take no kernels.
+
+        Divided and in place, -x and r are rows of one array, as are the direction and its product: both take
+        their step in one kernel.
+        """
+        self.divided = divided
+        self._compiled: Dict[int, Callable[..., Any]] = {}
+        length = self._operator.length
+        self._pairs: Tuple[Any, ...] = ()
+        if divided and self._arrays.writes_in_place:
+            self._pairs = tuple(self._arrays.zeros((2, length), "float64") for _ in range(2))
+            vectors = [pair[row] for pair in self._pairs for row in range(2)]
+        else:
+            vectors = [self._arrays.zeros((length,), "float64") for _ in range(4)]
+        self._x, self.r, self.p, self._q = vectors
+
+    @property
+    def x(self) -> Any:
+        """The solution so far, as an array of the device."""
+        return self._arrays.scale(-1.0, self._x) if self._pairs else self._x
+
     def start(self) -> None:
         """Begin at x = 0."""
         arrays = self._arrays
-        self.x = arrays.scale(0.0, self._rhs, out=self.x)
+        self._x = arrays.scale(0.0, self._rhs, out=self._x)
         self.r = arrays.copy(self._rhs, out=self.r)
         if self.divided:
             self.p = arrays.scale(1 / self._first_rr, self._rhs, out=self.p)
@@ -74,9 +93,10 @@ class Solver:
     def resume(self, state: State) -> None:
         """Begin where another solve of this system stood."""
         arrays = self._arrays
-        self.x, self.r, self.p = (
+        x = -state.x if self._pairs else state.x
+        self._x, self.r, self.p = (
             arrays.copy(arrays.from_host(there), out=here)
-            for there, here in ((state.x, self.x), (state.r, self.r), (state.p, self.p))
+            for there, here in ((x, self._x), (state.r, self.r), (state.p, self.p))
         )
         self._rr = arrays.copy(arrays.from_host(np.array(state.residuals[-1])), out=self._rr)
         self._begin(state.iteration, np.array(state.residuals))
@@ -98,7 +118,7 @@ class Solver:
                 break
             if save and every and self.iteration % every == 0:
                 save(self.state())
-        self._arrays.finish(self.x, self.r)
+        self._arrays.finish(self._x, self.r)
         self.residuals()
 
     def residuals(self) -> Any:
@@ -139,8 +159,8 @@ class Solver:
     def _advance(self, count: int) -> None:
         if count not in self._compiled:
             self._compiled[count] = self._arrays.compiled(self._iterations(count))
-        self.x, self.r, self.p, self._q, self._rr, numbers = self._compiled[count](
-            self._operator.data, self.x, self.r, self.p, self._q, self._rr
+        self._x, self.r, self.p, self._q, self._rr, numbers = self._compiled[count](
+            self._operator.data, self._x, self.r, self.p, self._q, self._rr
         )
         self._unread.append((self.iteration, self._arrays.copy(numbers)))  # a replay overwrites its own
         self.iteration += count
@@ -171,8 +191,12 @@ class Solver:
         """The same iteration with d = p / r'r: then the step is 1 / d'Ad and the next d is d + r / r'r."""
         arrays = self._arrays
         q, curvature = self._operator.product(data, d, q)
-        r = arrays.add_quotient(r, q, curvature, sign=-1.0, out=r)
-        x = arrays.add_quotient(x, d, curvature, out=x)
+        if self._pairs:
+            of_steps, of_directions = self._pairs
+            arrays.add_quotient(of_steps, of_directions, curvature, sign=-1.0, out=of_steps)
+        else:
+            r = arrays.add_quotient(r, q, curvature, sign=-1.0, out=r)
+            x = arrays.add_quotient(x, d, curvature, out=x)
         rr = arrays.dot(r, r)
         return x, r, arrays.add_quotient(d, r, rr, out=d), q, rr, curvature
 

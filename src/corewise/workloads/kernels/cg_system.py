@@ -12,7 +12,13 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from corewise.workloads.kernels.cg_checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from corewise.workloads.kernels.cg_iteration import Solver, State, iterations_at_once
+from corewise.workloads.kernels.cg_iteration import (
+    MOST_AT_ONCE,
+    MOST_REPLAYED,
+    Solver,
+    State,
+    iterations_at_once,
+)
 from corewise.workloads.kernels.cg_operators import Operator, make_operator
 from corewise.workloads.kernels.cg_problem import Problem
 from corewise.workloads.registry import load_attribute
@@ -33,7 +39,9 @@ class System:
         )
         self.solution = np.random.default_rng([seed, problem.num_rows]).standard_normal(problem.num_rows)
         self.rhs = self._rhs()
-        self.at_once = iterations_at_once(problem.iterations, problem.checkpoint_every)
+        is_replayed = arrays.writes_in_place and arrays.device != "cpu"
+        most = MOST_REPLAYED if is_replayed else MOST_AT_ONCE
+        self.at_once = iterations_at_once(problem.iterations, problem.checkpoint_every, most)
         self.solver = Solver(arrays, self.operator, self.operator.embed(self.rhs), self.at_once)
 
     def _rhs(self) -> Any:
