@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,12 +40,13 @@ from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
 from corewise.stats.compare import compare
 from corewise.tuner.durations import read_duration
 from corewise.tuner.found import Judged
-from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.knobs import hand_setting
 from corewise.tuner.known import is_kin
-from corewise.tuner.live import LiveArena
+from corewise.tuner.live import LiveArena, LiveEntrant
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
 from corewise.tuner.space import Setting, Space
+from corewise.tuner.steal import stolen_share
 
 STARTS = 5
 LIMIT_S = 600.0
@@ -133,8 +134,33 @@ class Told:
         print(f"  {at_s:5.0f} s {found.outcome:9} {ratio:6.3f}x {words} {found.reason}", file=sys.stderr)
 
 
+class Among:
+    """The arena of all classes as a search among fewer settings sees it; parents stay warm in between."""
+
+    def __init__(self, arena: LiveArena, space: Space) -> None:
+        self.arena, self.space = arena, space
+
+    def now(self) -> float:
+        return self.arena.now()
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        self.arena.expect(map(self._wider, settings))
+
+    def enter(self, setting: Setting, limit_s: float) -> LiveEntrant:
+        return self.arena.enter(self._wider(setting), limit_s)
+
+    def _wider(self, setting: Setting) -> Setting:
+        found = self.arena.tunable.space.setting_of(self.space.params(setting))
+        assert found is not None, "all classes together have every setting"
+        return found
+
+
 def searched(
-    case: Case, stage: Stage, folder: Path, starts: Sequence[dict[str, Any]], earlier: Sequence[Before] = ()
+    case: Case,
+    stage: Stage,
+    arena: LiveArena,
+    starts: Sequence[dict[str, Any]],
+    earlier: Sequence[Before] = (),
 ) -> tuple[dict[str, Any], list[Before]]:
     """What the search has found within the budget, and its judgements for a search that goes on from there.
 
@@ -142,21 +168,18 @@ def searched(
     """
     tunable = tunable_of(case, stage.allow)
     space = tunable.space
-    arena, told = LiveArena(tunable, folder / "searching"), Told(tunable)
-    wanted = [space.near(params) for params in (*starts, *([] if earlier else [{**space.base, **BY_HAND}]))]
+    told = Told(tunable)
+    wanted = [*map(space.near, starts), *([] if earlier else [hand_setting(space)])]
     search = Search(
         space,
-        arena,
+        Among(arena, space),
         told,
         starts=[start for start in dict.fromkeys(wanted) if start != space.default],
         bounded_latency=case.mode == "infer",
         earlier=_mapped(earlier, space),
     )
-    try:
-        search.run_default(LIMIT_S)
-        found = search.run(told.began + stage.budget_s)
-    finally:
-        arena.close()
+    search.run_default(LIMIT_S)
+    found = search.run(told.began + stage.budget_s)
     kept = {
         "best": space.params(found.best),
         "words": space.words(found.best),
@@ -261,30 +284,44 @@ def started(trial: Trial, line: str, folder: Path) -> dict[str, float]:
     return {name: run.metrics[name] for name in KEPT if name in run.metrics}
 
 
+def search_all(
+    case: Case, stages: Sequence[Stage], given: argparse.Namespace, kept: dict[str, Any], folder: Path
+) -> None:
+    """Search one class after the other, as far as it is not yet done; each goes on from the first."""
+    found, before = kept[str(case)], []
+    everything = sorted({word for stage in stages for word in stage.allow})
+    arena = LiveArena(tunable_of(case, everything), folder / "searching")
+    try:
+        for stage in stages:
+            if searched_as(stage) in found:
+                continue
+            if stage.name == "tuned":
+                starts = kin_of(case, stage, kept)
+            else:
+                print(f" {stage.name}", file=sys.stderr)
+                starts = [found["search"]["best"]]
+                if stage.name.endswith(SHORT):
+                    starts.insert(0, {**starts[0], "dtype": "bfloat16"})
+            found[searched_as(stage)], judged = searched(case, stage, arena, starts, before)
+            before = before or judged
+            save(given.out, kept)
+    finally:
+        arena.close()
+
+
 def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadline: float) -> None:
     """Search, then start every contestant in turns until each has its starts; what is there is kept."""
     found = kept.setdefault(str(case), {})
     folder = given.store.absolute() / "gain"
     folder.mkdir(parents=True, exist_ok=True)
     print(case, file=sys.stderr)
-    stages, before = stages_of(case, given), []
-    for stage in stages:
-        if searched_as(stage) in found:
-            continue
-        if stage.name == "tuned":
-            starts = kin_of(case, stage, kept)
-        else:
-            print(f" {stage.name}", file=sys.stderr)
-            starts = [found["search"]["best"]]
-            if stage.name.endswith(SHORT):
-                starts.insert(0, {**starts[0], "dtype": "bfloat16"})
-        found[searched_as(stage)], judged = searched(case, stage, folder, starts, before)
-        before = before or judged
-        save(given.out, kept)
+    stages = stages_of(case, given)
+    if any(searched_as(stage) not in found for stage in stages):
+        search_all(case, stages, given, kept, folder)
     all_starts: dict[str, list[dict[str, float]]] = found.setdefault("starts", {})
     ready = contestants(case, stages, found, folder)
     starts_of = {name: all_starts.setdefault(name, []) for name in ready}
-    wanting = list(ready)
+    wanting = [name for name in ready if not has_enough(starts_of[name], given.starts)]
     while wanting and time.monotonic() < deadline:
         for name, (trial, line) in ready.items():
             if name not in wanting:
@@ -297,10 +334,6 @@ def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadlin
             print(f"  {name}: {metrics.get('samples_per_s', 0.0):.4g}{stolen}", file=sys.stderr)
         wanting = [name for name in ready if not has_enough(starts_of[name], given.starts)]
         save(given.out, kept)
-
-
-def stolen_share(metrics: dict[str, float]) -> float:
-    return metrics.get("steal_s", 0.0) / metrics["own_cpu_s"] if metrics.get("own_cpu_s") else 0.0
 
 
 def has_enough(starts: list[dict[str, float]], num: int) -> bool:

@@ -9,9 +9,9 @@ where time is what the recorded starts and samplings took.
     python benchmarks/tune_search.py replay grid.jsonl --synthetic 4 --seeds 10
 
 hypertune (Intel's, archived) tries its settings one after the other with one sample each; Optuna's TPE
-sampler needs `pip install optuna`. Every method may choose among the same settings, sees the recorded grid
-only, and is judged by what the later starts gave: the best of a hundred settings is otherwise the luckiest of
-them. A grid without such starts is judged by itself.
+sampler needs `pip install optuna`. Every method may choose among the same settings and is given one of the
+starts of each, at random; it is judged by the median of the later starts: the best of a hundred settings is
+otherwise the luckiest of them. A grid without later starts is judged by itself.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import Any
 
 from corewise.tuner.arena import Rejected, Sampling
 from corewise.tuner.found import Judged
-from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.knobs import hand_setting
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
@@ -52,21 +52,15 @@ class Point:
     sample_s: float
     starts: tuple[tuple[float, ...], ...]  # the samplings of each; none: it did not run
     latency_s: float
+    recorded: float  # the median when the grid was recorded
+    spent_s: float  # on it then
     reason: str = ""
-    again: float = 0.0  # what it gave when it was measured again, beside others
-
-    @property
-    def throughputs(self) -> tuple[float, ...]:
-        return tuple(value for start in self.starts for value in start)
+    again: float = 0.0  # the median of later starts
 
     @property
     def value(self) -> float:
         """What it is judged by."""
         return self.again or self.recorded
-
-    @property
-    def recorded(self) -> float:
-        return statistics.median(self.throughputs) if self.starts else 0.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +81,8 @@ class Grid:
 
     @property
     def seconds(self) -> float:
-        """What measuring every setting took, with those of the default beside it."""
-        return sum(p.start_s + 2 * p.sample_s * len(p.throughputs) for p in self.points.values())
+        """What recording every setting took, the later starts of some left out."""
+        return sum(point.spent_s for point in self.points.values())
 
 
 # Replay
@@ -144,7 +138,7 @@ class Nobody:
 def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
     """Our search; the setting found and the seconds it took."""
     arena, space = ReplayArena(grid, seed), grid.space
-    start = space.near({**space.base, **BY_HAND})
+    start = hand_setting(space)
     search = Search(space, arena, Nobody(), starts=[start], bounded_latency=grid.bounded_latency)
     search.run_default(limit_s)
     return search.run(limit_s).best, arena.seconds
@@ -306,7 +300,9 @@ def synthetic(seed: int, num_cores: int = 16, clash_sd: float = 0.05) -> Grid:
         samplings = tuple(100 * math.exp(log + dice.gauss(0, 0.015)) for _ in range(SAMPLINGS))
         step_s = 1.0 / math.exp(log)
         start_s = 4.0 + 3 * step_s + (25.0 if setting[4] == 2 else 0.0)
-        points[setting] = Point(setting, start_s, max(0.4, step_s), (samplings,), step_s)
+        sample_s, median = max(0.4, step_s), statistics.median(samplings)
+        spent_s = start_s + 2 * SAMPLINGS * sample_s
+        points[setting] = Point(setting, start_s, sample_s, (samplings,), step_s, median, spent_s)
     return Grid(f"synthetic {seed}", space, points, bounded_latency=False)
 
 
@@ -440,9 +436,19 @@ def measured_again(lines: Iterable[dict[str, Any]], level: float) -> dict[Settin
 
 
 def steadied(line: dict[str, Any], level: float) -> tuple[float, ...]:
-    """The samplings of a start as they were over those of the default beside it: drift falls on both."""
-    pairs = zip(line["throughputs"], line["references"], strict=True)
+    """The samplings of a start as they were over those of the default beside it: drift falls on both.
+
+    Older recordings have none beside them.
+    """
+    references = line.get("references") or [level] * len(line["throughputs"])
+    pairs = zip(line["throughputs"], references, strict=True)
     return tuple(value / reference * level for value, reference in pairs)
+
+
+def spent_on(line: dict[str, Any]) -> float:
+    """The seconds a start took, with its samplings and those beside them."""
+    num_samplings = len(line["throughputs"]) + len(line.get("references", ()))
+    return float(line["start_s"] + line["sample_s"] * num_samplings)
 
 
 def read_grid(path: Path) -> Grid:
@@ -457,21 +463,25 @@ def read_grid(path: Path) -> Grid:
         )
         for knob in header["knobs"]
     )
+    beside = [value for line in lines for value in line.get("references", ())]
+    level = statistics.median(beside) if beside else 1.0
+    again = measured_again(lines, level)
     together: dict[Setting, list[dict[str, Any]]] = {}
     for line in lines:
-        if "pass" in line:
-            together.setdefault(tuple(line["setting"]), []).append(line)
-    level = statistics.median(value for line in lines for value in line["references"])
-    again = measured_again(lines, level)
+        together.setdefault(tuple(line["setting"]), []).append(line)
     points = {}
     for setting, found in together.items():
-        good = [each for each in found if each["throughputs"]] or found
+        recorded = [each for each in found if "pass" in each]
+        good = [each for each in found if each["throughputs"]] or recorded
+        values = [value for each in recorded for value in steadied(each, level)]
         points[setting] = Point(
             setting=setting,
             start_s=statistics.median(each["start_s"] for each in good),
             sample_s=statistics.median(each["sample_s"] for each in good),
             starts=tuple(steadied(each, level) for each in good if each["throughputs"]),
             latency_s=statistics.median(each["latency_s"] for each in good),
+            recorded=statistics.median(values) if values else 0.0,
+            spent_s=sum(map(spent_on, recorded)),
             reason=good[0]["reason"],
             again=again.get(setting, 0.0),
         )

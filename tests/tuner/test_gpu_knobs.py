@@ -8,7 +8,7 @@ import pytest
 from corewise.spec.axes import AXES
 from corewise.spec.expressions import Expression
 from corewise.spec.feasibility import Circumstances, MachineView, reasons_against
-from corewise.tuner.knobs import BY_HAND, OF_THE_CPU, Asked, Offer, knobs_for
+from corewise.tuner.knobs import OF_THE_CPU, Asked, Offer, hand_setting, knobs_for
 from corewise.workloads.base import Traits
 
 TWO_NODES = MachineView(32, 64, num_numa_nodes=2, has_cuda=True, num_gpus=1, cores_near_gpu=16)
@@ -77,6 +77,6 @@ def test_whole_numbers_are_tried_on_the_cpu_alone_and_never_trained() -> None:
 @pytest.mark.parametrize("machine", [TWO_NODES, ONE_NODE])
 def test_the_hand_setting_exists_on_a_gpu(machine: MachineView) -> None:
     space = offer(machine=machine).space
-    params = space.params(space.near({**space.base, **BY_HAND}))
+    params = space.params(hand_setting(space))
     assert (params["bind"], params["memory_format"]) == ("rank", "channels_last")
     assert "placement" not in params

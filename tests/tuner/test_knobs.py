@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corewise.spec.feasibility import MachineView
-from corewise.tuner.knobs import BY_HAND, Asked, Offer, knobs_for
+from corewise.tuner.knobs import BY_HAND, Asked, Offer, hand_setting, knobs_for
 from corewise.workloads.base import Traits
 
 SIXTEEN = MachineView(16, 16)
@@ -125,14 +125,22 @@ def test_numpy_has_no_knobs_of_frameworks() -> None:
 
 def test_the_hand_setting_is_pinned_channels_last_and_keeps_its_memory() -> None:
     space = offer().space
-    params = space.params(space.near({**space.base, **BY_HAND}))
+    params = space.params(hand_setting(space))
     assert (params["processes"], params["threads"]) == (1, 16)
     assert {name: params[name] for name in BY_HAND} == dict(BY_HAND)
+    assert params["allocator"] == "tcmalloc"
+
+
+def test_the_hand_setting_keeps_freed_memory_where_no_allocator_is_installed() -> None:
+    without = {"tcmalloc", "jemalloc"}
+    found = offer(reason_against=lambda params: "no" if params.get("allocator") in without else "")
+    space = found.space
+    assert space.params(hand_setting(space))["allocator"] == "retain"
 
 
 def test_the_ladder_to_a_setting_adds_one_knob_at_a_time() -> None:
     space = offer().space
-    hand = space.near({**space.base, **BY_HAND})
+    hand = hand_setting(space)
     steps = list(space.steps(hand))
     assert [space.num_changed(step) for step in steps] == [1, 2, 3]
     assert steps[-1] == hand
@@ -148,7 +156,7 @@ def test_a_setting_is_found_again_by_its_parameters() -> None:
 
 def test_a_setting_is_found_by_the_complete_parameters_of_a_trial() -> None:
     space = offer().space
-    hand = space.near({**space.base, **BY_HAND})
+    hand = hand_setting(space)
     complete = {**space.params(hand), "freezing": "none", "interop_threads": None, "smt": False}
     assert space.setting_of(complete) == hand
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from made_arena import MadeArena, space
 
-from corewise.tuner.race import FEWEST_ROUNDS, MAX_ROUNDS, Noise, Racer, Verdict, race
+from corewise.tuner.race import FEWEST_ROUNDS, KNOWN, MAX_ROUNDS, Noise, Racer, Verdict, race
 
 TWO = space(quicker=(0, 1))
 
@@ -82,3 +82,10 @@ def test_half_widths_shrink_with_the_number_of_pairs() -> None:
 def test_one_disturbed_pair_decides_no_race() -> None:
     assert Noise().half_width(3, (4.6, 0.0, 0.0)) > 4.6 / 3
     assert Noise().half_width(3, (0.01, 0.0, 0.0)) < 0.05
+
+
+def test_a_simpler_challenger_wins_no_tie_that_says_little() -> None:
+    verdicts = [raced(0.0, noise=0.1, seed=seed, is_simpler=True) for seed in range(20)]
+    unsure = [each for each in verdicts if -0.01 < each.log_ratio < each.half_width / 2 - KNOWN]
+    assert unsure
+    assert {each.outcome for each in unsure} == {"tied"}

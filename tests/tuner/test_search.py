@@ -230,3 +230,14 @@ def test_the_default_is_raced_again_where_a_start_was_only_preferred() -> None:
     assert found.best == LETTERS.default
     assert arena.entered.count(LETTERS.default) == 2
     assert found.judged[LETTERS.default].outcome == "default"
+
+
+def test_a_start_that_loses_by_its_layout_is_tried_without_it() -> None:
+    images = space(memory_format=("contiguous", "channels_last"), c=(0, 1))
+
+    def rule(params: Mapping[str, Any]) -> float:
+        return (-0.4 if params["memory_format"] == "channels_last" else 0.0) + 0.1 * params["c"]
+
+    arena = MadeArena(images, rule)
+    assert found_in(arena, start=(1, 1)).best == (0, 1)
+    assert arena.entered[:3] == [(0, 0), (1, 1), (0, 1)]

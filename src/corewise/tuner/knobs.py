@@ -7,13 +7,14 @@ from typing import Any
 from corewise.spec.axes import AXES
 from corewise.spec.feasibility import MachineView
 from corewise.spec.knob_classes import AXIS_CLASSES, FREE, KnobClass, judge
-from corewise.tuner.space import Knob, LeftOut, Space
+from corewise.tuner.space import Knob, LeftOut, Setting, Space
 from corewise.workloads.base import Traits
 
 # What plain `python` does where our own defaults are more careful.
 STOCK: Mapping[str, Any] = {"processes": 1, "bind": "none", "batch_scope": "global"}
 # What someone who knows the field sets by hand: one process pinned to all cores, images laid out for oneDNN.
-BY_HAND: Mapping[str, Any] = {"bind": "rank", "memory_format": "channels_last", "allocator": "retain"}
+BY_HAND: Mapping[str, Any] = {"bind": "rank", "memory_format": "channels_last"}
+ALLOCATORS_BY_HAND = ("tcmalloc", "retain")  # the first of them that is here
 GRANTED: tuple[KnobClass, ...] = tuple(each for each in KnobClass if each not in FREE)  # by --allow
 BATCH_FACTORS = (2, 4, 0.5)
 LOADER_WORKERS = (1, 2, 4, 8)
@@ -77,6 +78,13 @@ def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
         if kept is not None:
             knobs.append(kept)
     return Offer(Space(base, tuple(knobs)), together(left_out))
+
+
+def hand_setting(space: Space) -> Setting:
+    """What someone who knows the field would set, as far as it exists here."""
+    there = {choice.get("allocator") for knob in space.knobs for choice in knob.choices}
+    allocators = [word for word in ALLOCATORS_BY_HAND if word in there]
+    return space.near({**space.base, **BY_HAND, **({"allocator": allocators[0]} if allocators else {})})
 
 
 def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:

@@ -16,11 +16,11 @@ from corewise.tuner.arena import Rejected, Sampling
 from corewise.tuner.confirm import OTHER_SHAPES
 from corewise.tuner.question import Tunable
 from corewise.tuner.space import Setting
+from corewise.tuner.steal import Disturbances, stolen_share
 
 SAMPLE_S = 0.4
 SHORT_STEP_S = 0.2  # from here on one sampling is a few steps, whatever they take
 WARM_UP_S = 1.0
-STOLEN = 0.03  # of the CPU time, from which on a sampling is taken again
 MAX_SAMPLED_AGAIN = 2
 MAX_SIDE_BY_SIDE = 8  # warm parents started at a time; fewer than are kept
 
@@ -52,6 +52,7 @@ class LiveArena:
         self._numbers = itertools.count()
         self._alive: list[LiveEntrant] = []
         self._shapes = ""  # of what a factory returned first
+        self.disturbances = Disturbances()
 
     def now(self) -> float:
         return time.monotonic()
@@ -136,11 +137,12 @@ class LiveEntrant:
 
         What the hypervisor has disturbed is sampled again, so many times; the least disturbed one counts.
         """
-        run = self._sampled()
+        last = run = self._sampled()
         for _ in range(MAX_SAMPLED_AGAIN):
-            if _stolen(run) <= STOLEN:
+            if not self._arena.disturbances.is_one(_stolen(last)):
                 break
-            run = min(run, self._sampled(), key=_stolen)
+            last = self._sampled()
+            run = min(run, last, key=_stolen)
         self._step_s = run.metrics["step_s"]
         return Sampling(
             throughput=run.metrics["samples_per_s"],
@@ -166,9 +168,7 @@ class LiveEntrant:
 
 
 def _stolen(run: Run) -> float:
-    """The share of its CPUs' time that others took from under this machine."""
-    given_s = run.metrics.get("own_cpu_s", 0.0)
-    return run.metrics.get("steal_s", 0.0) / given_s if given_s > 0 else 0.0
+    return stolen_share(run.metrics)
 
 
 def _require_together(run: Run, trial: Trial) -> None:

@@ -11,6 +11,7 @@ from corewise.tuner.arena import Entrant, Sampling
 
 Outcome = Literal["won", "lost", "tied"]
 WORTH = 0.01  # of throughput: less is no reason for one more knob
+KNOWN = 0.03  # half an interval this wide says little: a simpler challenger must then be ahead to win
 CLEARLY_WORSE = 0.12  # behind by this much after one sampling, and by so many standard deviations
 CLEARLY_WORSE_SDS = 4.0
 CLEARLY_BETTER, CLEARLY_BETTER_SDS = 0.25, 8.0  # ahead by this much after one sampling: fresh runs will tell
@@ -156,5 +157,5 @@ def _outcome(mean: float, half: float, worth: float, is_simpler: bool) -> Outcom
     if mean + half < 0:
         return "lost"
     if is_simpler:
-        return "won" if mean > -WORTH else "tied"
+        return "won" if mean > max(-WORTH, half / 2 - KNOWN) else "tied"
     return "won" if mean > max(2 * WORTH, half / 2) else "tied"  # likely ahead: the fresh runs will tell

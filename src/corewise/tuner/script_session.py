@@ -23,7 +23,7 @@ from corewise.tuner.confirm import Confirmed
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.journal import Journal
-from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.knobs import hand_setting
 from corewise.tuner.output import measured_of
 from corewise.tuner.result import UNIT, TuneResult
 from corewise.tuner.script_arena import NOTES, SAMPLE_S, ScriptArena, Way
@@ -59,7 +59,7 @@ class ScriptTuning:
             self.journal.forget()
         self.remembered = self.journal.read()
         space = tunable.space
-        self.hand = space.near({**space.base, **BY_HAND})
+        self.hand = hand_setting(space)
         self.began = time.monotonic()
         self.found = Found(space.default)
         self.way = Way.TURNS

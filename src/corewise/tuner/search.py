@@ -77,6 +77,9 @@ class Search:
         """Search until neither one knob nor two together change anything, or until the deadline."""
         for start in self.starts:
             self._challenge(start, deadline, self.space.words(start), preferred=True)
+        if self.found.best == self.space.default:  # a start may lose by its layout alone
+            for start in dict.fromkeys(map(self._without_layout, self.starts)):
+                self._challenge(start, deadline, self.space.words(start), preferred=True)
         for number in range(MAX_PASSES):
             before = self.found.best
             for knob in range(len(self.space.knobs)):
@@ -94,6 +97,10 @@ class Search:
         reason = "no time was left; the same command again goes on, or give a longer --budget"
         self.found.untried = tuple(LeftOut(words, reason) for words in self._untried)
         return self.found
+
+    def _without_layout(self, setting: Setting) -> Setting:
+        layout = self.space.index("memory_format")
+        return setting if layout is None else self.space.changed(setting, layout, 0)
 
     def _vary_two(self, deadline: float) -> bool:
         """True when two knobs changed together have won: each alone may lose what both gain together.

@@ -31,7 +31,7 @@ from corewise.tuner.confirm import (
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.journal import Journal, Remembered
-from corewise.tuner.knobs import BY_HAND
+from corewise.tuner.knobs import hand_setting
 from corewise.tuner.known import known_settings
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable
@@ -72,7 +72,7 @@ class Tuning:
         if again:
             self.journal.forget()
         self.remembered = self.journal.read()
-        self.hand = tunable.space.near({**tunable.space.base, **BY_HAND})
+        self.hand = hand_setting(tunable.space)
         self.began = time.monotonic()
         self.found = Found(tunable.space.default)
         self.notes: list[str] = []
