@@ -1,8 +1,8 @@
 """How well does the tuner search, side by side with other methods at equal time?
 
-`record` measures every setting of a grid in turns with the default, raw samplings kept, and goes on where it
-stopped; `remeasure` starts the best of them again; `replay` runs each method on recorded (and made-up) grids,
-where time is what the recorded starts and samplings took.
+`record` measures every setting of a grid in turns with a pinned thread, raw samplings kept, and goes on where
+it stopped; `remeasure` starts the best of them again; `replay` runs each method on recorded (and made-up)
+grids, where time is what the recorded starts and samplings took.
 
     python benchmarks/tune_search.py record resnet18 --batch 4 --args image_size=64 --out grid.jsonl
     python benchmarks/tune_search.py remeasure grid.jsonl
@@ -40,6 +40,7 @@ SAMPLINGS = 5  # of each setting when a grid is recorded
 SAMPLINGS_AGAIN = 3  # of each start when the best are measured again
 PASSES = 1  # over the grid
 SLOWEST_S = 300.0
+QUIET = {"processes": 1, "threads": 1, "bind": "core"}  # threads that wait for each other make a setting jump
 METHODS = ("corewise", "random", "tpe", "hypertune")
 
 
@@ -374,11 +375,11 @@ def remeasure(tunable: Tunable, grid: Grid, out: Path, near: float, most: int, r
 
 
 class Beside:
-    """Measures settings in turns with the default, which stays alive."""
+    """Measures settings in turns with one that is quiet, and stays alive."""
 
     def __init__(self, tunable: Tunable, folder: Path) -> None:
-        self.arena = LiveArena(tunable, folder)
-        self.reference = self.arena.enter(tunable.space.default, SLOWEST_S)
+        self.arena, space = LiveArena(tunable, folder), tunable.space
+        self.reference = self.arena.enter(space.near({**space.base, **QUIET}), SLOWEST_S)
         self.reference.sample()
 
     def measured(self, setting: Setting, num_samplings: int) -> dict[str, Any]:
@@ -436,7 +437,7 @@ def measured_again(lines: Iterable[dict[str, Any]], level: float) -> dict[Settin
 
 
 def steadied(line: dict[str, Any], level: float) -> tuple[float, ...]:
-    """The samplings of a start as they were over those of the default beside it: drift falls on both.
+    """The samplings of a start as they were over those of the setting beside it: drift falls on both.
 
     Older recordings have none beside them.
     """

@@ -89,12 +89,14 @@ def test_idle_cores_take_tasks_of_a_busy_one(teams: Teams, busy: int) -> None:
     executor = NativeExecutor(captured.program, tasks, all_on(busy, tasks, 3, 3 - busy), teams)
     helpers = set()
     with torch.no_grad():
-        for _ in range(20):
+        for number in range(20):
             x = torch.randn(128, 300, 6)
             values = bound.values([x])
             executor.run(values)
             torch.testing.assert_close(bound.result(values), model(x), rtol=1e-5, atol=1e-6)
             helpers |= {span.lane for span in executor.spans if span.task > 1}
+            if number >= 4 and len(helpers) > 1:  # a busy machine may need more of them
+                break
     assert len(helpers) > 1
     assert sorted(span.task for span in executor.spans) == list(range(len(tasks)))
 
@@ -142,7 +144,7 @@ def test_gradients_are_those_of_plain_training_whoever_runs_the_way_back(teams: 
     bound, tasks = Bound(captured, model), with_costly_layers(captured.program)
     executor = NativeExecutor(captured.program, tasks, all_on(2, tasks, 3, 1), teams)
     helpers = set()
-    for _ in range(10):
+    for number in range(10):
         x = torch.randn(128, 60, 6, dtype=torch.float64)
         found = []
         for run in (lambda x=x: model(x), lambda x=x: planned(executor, bound, x)):
@@ -152,6 +154,8 @@ def test_gradients_are_those_of_plain_training_whoever_runs_the_way_back(teams: 
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
         helpers |= {span.lane for span in executor.backward_spans}
+        if number >= 2 and len(helpers) > 1:
+            break
     assert len(helpers) > 1
 
 
