@@ -47,4 +47,4 @@ def test_plain_help_whose_reader_leaves_ends_well_and_says_nothing() -> None:
 
 
 def test_every_verb_ends_alike() -> None:
-    assert {each.cls for each in app.registered_commands} == {Verb}
+    assert all(each.cls is not None and issubclass(each.cls, Verb) for each in app.registered_commands)

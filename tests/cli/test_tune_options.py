@@ -2,6 +2,10 @@
 
 import inspect
 
+import pytest
+from typer.testing import CliRunner
+
+from corewise.cli.main import app
 from corewise.cli.tune import tune as verb
 from corewise.tuner.api import tune as call
 
@@ -20,3 +24,15 @@ def test_both_have_the_same_defaults_but_for_the_file_of_settings() -> None:
     for name in options.keys() & arguments.keys() - {"output", "subject"}:
         ours, theirs = options[name].default, arguments[name].default
         assert str(ours) == str(theirs) or (ours in EMPTY and theirs in EMPTY), name
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [(["sh", "train.sh", "--epochs", "1"], True), (["resnet18", "--bugdet", "1"], False)],
+    ids=["command", "workload"],
+)
+def test_a_command_without_dashes_before_it_is_told_of_them(words: list[str], is_told: bool) -> None:
+    done = CliRunner().invoke(app, ["tune", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "No such option" in done.output
+    assert ("stands after --" in done.output) is is_told

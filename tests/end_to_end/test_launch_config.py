@@ -96,6 +96,17 @@ def test_what_only_code_can_apply_is_told_once(bench: Bench) -> None:
     assert launch(bench, "--quiet", "--config", config, "--", "true").stderr == ""
 
 
+def test_loader_workers_that_a_variable_tells_are_not_left_to_the_code(bench: Bench) -> None:
+    variables = {"COREWISE_LOADER_WORKERS": "2"}
+    subject = Subject(command=("python", "train.py"))
+    params = {"processes": 1, "threads": 1, "loader_workers": 2}
+    tuned = Tuned(subject=subject, params=params, machine=this_machine(), environment=variables)
+    write_tuned(bench.folder / "tuned.yaml", tuned)
+    code = "import os; print(os.environ['COREWISE_LOADER_WORKERS'])"
+    done = launch(bench, "--config", "tuned.yaml", *python(bench, code))
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

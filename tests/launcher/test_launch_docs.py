@@ -44,7 +44,8 @@ def test_the_words_a_choice_takes_are_those_of_the_axes() -> None:
         named = re.findall(r"`([a-z]\w*)`", what)
         option = re.findall(r"`([^`]+)`", options)[0]
         if option in choices:
-            assert set(named) <= set(re.findall(r"\w+", choices[option]))
+            words = choices[option].partition(":")[0].split(" | ")
+            assert set(words) - {"default"} <= set(named) <= set(re.findall(r"\w+", choices[option])), option
 
 
 def test_the_sections_of_a_tuned_file_are_those_of_the_code() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from corewise.cli.launch import way_out
 from corewise.cli.launch_options import make_parser, read_words
 from corewise.spec.errors import UserError
 
@@ -74,3 +75,16 @@ def test_the_help_has_examples_that_can_be_read() -> None:
     assert len(examples) >= 4
     for words in examples:
         assert read_words(words).command
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        ("3 processes × 1 thread need 3 cores; the allocation has 2", "Use fewer processes or threads, or"),
+        ("3 processes need 3 cores, each process within one NUMA node", "--policy compact, or --over"),
+        ("placement gpu: there is no GPU, or its NUMA node is not known", "Choose another --policy"),
+        ("0 processes: at least 1 needed", "--help"),
+    ],
+)
+def test_the_way_out_fits_the_problem(problem: str, told: str) -> None:
+    assert told in way_out(problem)

@@ -99,8 +99,10 @@ def test_a_tuning_without_an_answer_is_known_by_its_runs(tmp_path: Path) -> None
 def test_a_script_is_tuned_again_by_its_command(tmp_path: Path) -> None:
     script = {"workload": "python 'my train.py' {batch_per_rank}", "mode": "script"}
     records = [noisy(t, f"tune {script['workload']}", **script) for t in (1, 2, 4)]
-    found = tunes(tuned_store(tmp_path, *records, asked=("batch 32",), name=script["workload"]))
-    assert found[0][4:] == ["--batch", "32", "--", "python", "my train.py", "{batch_per_rank}"]
+    asked = ("batch 32", "--distributed", "--set threads=1", "--allow batch")
+    found = tunes(tuned_store(tmp_path, *records, asked=asked, name=script["workload"]))
+    wishes = ["--set", "threads=1", "--distributed", "--allow", "batch"]
+    assert found[0][4:] == ["--batch", "32", *wishes, "--", "python", "my train.py", "{batch_per_rank}"]
 
 
 def test_what_the_search_has_tried_is_not_advised(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """The answer in words and as HTML, from made-up results."""
 
 import json
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
 
+from corewise.cli.launch_options import read_words
 from corewise.spec.errors import UserError
 from corewise.tuner.durations import read_duration, spoken
 from corewise.tuner.result import Side, Step, Tried, TuneResult
 from corewise.tuner.space import LeftOut
-from corewise.tuner.words import answer_text, latency_front, latency_points
+from corewise.tuner.words import answer_text, latency_front, latency_points, launch_line
 
 DEFAULT = Side(
     params={"processes": 1}, words="default", throughput=18.3, interval=(18.1, 18.5), latency_s=3.5
@@ -138,3 +141,48 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 def test_durations_are_said_in_two_units() -> None:
     assert [spoken(each) for each in (0.5, 45, 200, 7500)] == ["0.5 s", "45 s", "3 min 20 s", "2 h 5 min"]
+
+
+def test_what_could_not_be_told_apart_is_not_said_to_be_equal() -> None:
+    text = answer_text(replace(RESULT, verdict="no difference", is_undecided=True, best=DEFAULT, ladder=()))
+    assert "the runs scatter too much to tell" in text
+    assert "nothing that was tried is faster" not in text
+
+
+@pytest.mark.parametrize(
+    ("output", "params", "line"),
+    [
+        ("my file.yaml", {}, "corewise launch --config 'my file.yaml' -- python train.py"),
+        (
+            "",
+            {"processes": 8, "threads": 2, "bind": "rank", "allocator": "tcmalloc"},
+            "corewise launch --processes 8 --threads 2 --allocator tcmalloc --replicas -- python train.py",
+        ),
+        (
+            "",
+            {"processes": 1, "threads": 2, "bind": "none"},
+            "corewise launch --threads 2 --bind none -- python train.py",
+        ),
+    ],
+)
+def test_the_command_to_type_works_with_and_without_a_file(
+    output: str, params: dict[str, object], line: str
+) -> None:
+    assert launch_line(replace(RESULT, output=output, best=replace(BEST, params=params))) == line
+    read_words(shlex.split(line)[2:])
+
+
+def test_the_command_of_a_script_sets_its_loader_workers() -> None:
+    best = replace(BEST, params={"processes": 1, "threads": 2, "loader_workers": 4})
+    script = replace(RESULT, mode="script", command="python mine.py", output="", best=best)
+    assert launch_line(script).endswith("--env COREWISE_LOADER_WORKERS=4 -- python mine.py")
+
+
+def test_a_setting_stands_once_in_the_table_of_a_notebook() -> None:
+    def rows(result: TuneResult) -> list[str]:
+        return re.findall(r"<tr><td>(.*?)</td>", result._repr_html_())
+
+    hand = replace(DEFAULT, words="channels_last")
+    assert rows(replace(RESULT, hand=hand)) == ["default", "by hand", "best"]
+    assert rows(replace(RESULT, hand=BEST)) == ["default", "best"]
+    assert rows(replace(RESULT, verdict="no difference", best=DEFAULT)) == ["default"]

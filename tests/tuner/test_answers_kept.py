@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from corewise.cli.tune_progress import outcome
+from corewise.cli.tune import all_written, subject_of
+from corewise.cli.tune_progress import Told, outcome
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
 from corewise.spec.tuned import Fingerprint, Measured, Subject, Tuned, read_tuned, write_tuned
@@ -20,7 +21,7 @@ from corewise.tuner.found import Judged
 from corewise.tuner.journal import Journal
 from corewise.tuner.result import Side, Tried, TuneResult
 from corewise.tuner.session import Interrupted, kept_answer
-from corewise.tuner.space import Space
+from corewise.tuner.space import Knob, Space
 from corewise.tuner.words import answer_text, headline
 
 SIDE = Side(params={}, words="default", throughput=10.0)
@@ -207,3 +208,51 @@ def test_numbers_that_are_not_finite_are_null_in_json() -> None:
     told = replace(RESULT, tried=(tried,)).to_json()
     assert told["tried"][0]["check_error"] is None
     json.dumps(told, allow_nan=False)
+
+
+def test_an_answer_whose_settings_cannot_be_written_is_told_all_the_same(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "tuned.yaml"
+    result = Files(gone, gone.with_name("page.html")).after(lambda: replace(BETTER, verdict="faster"), made)
+    assert (result.output, result.report) == ("", "")
+    assert not all_written(result, gone, None)
+    assert not all_written(result, None, gone)
+    assert all_written(result, None, None)
+    assert f"the settings were not kept: {gone} cannot be written" in answer_text(result)
+    assert "the page was not written" in answer_text(result)
+    assert "corewise launch --config" not in answer_text(result)
+
+
+def test_a_folder_that_takes_no_files_is_told_whatever_its_permissions_say() -> None:
+    with pytest.raises(UserError, match=r"/proc/tuned.yaml cannot be written; .*--output"):
+        Files(Path("/proc/tuned.yaml")).require()
+
+
+def test_who_stops_a_call_from_python_reads_the_best_so_far() -> None:
+    told = str(Interrupted(BETTER))
+    assert "Best so far: 8×2, about 2.00× the default" in told
+    assert "the same call goes on" in told
+
+
+def test_fresh_runs_are_told_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told()
+    told.space = Space({"threads": 1}, (Knob("allocator", ({}, {"allocator": "retain"})),))
+    told.num_done, told.num_trials = 0, 2
+    ran = replace(record(), params={"threads": 1, "allocator": "retain"}, metrics={"samples_per_s": 12.5})
+    told.finished(ran)
+    assert capsys.readouterr().err == "  [1/2] allocator retain: 12.5 samples/s\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(["resnet18"], "resnet18"), (["sh", "-c"], ["sh", "-c"]), (["--", "a", "b"], ["a", "b"])],
+)
+def test_a_name_and_the_words_of_a_command_are_told_apart(
+    words: list[str], found: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["corewise", "tune", *words])
+    assert subject_of([word for word in words if word != "--"]) == found
+
+
+def test_two_workloads_are_not_taken_for_a_command() -> None:
+    with pytest.raises(UserError, match="resnet18 alexnet: tune one workload at a time"):
+        subject_of(["resnet18", "alexnet"])

@@ -3,7 +3,8 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from made_arena import space
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
-from corewise.tuner.answer import choose
+from corewise.tuner.answer import answer, choose
 from corewise.tuner.cold import ColdStart
 from corewise.tuner.confirm import (
     EFFORTS,
@@ -30,6 +31,8 @@ TWO = space(a=(0, 1), b=(0, 1))
 DEFAULT, BEST, HAND = (0, 0), (1, 1), (1, 0)
 QUICK = Judged(DEFAULT, "default", throughput=100.0, latency_s=0.01, start_s=0.5)
 
+HOST = SimpleNamespace(allocation=SimpleNamespace(num_cores=2), facts=SimpleNamespace(cpu_model="A CPU"))
+
 
 @dataclass(frozen=True)
 class About:
@@ -38,7 +41,8 @@ class About:
     name: str = "made up"
     mode: str = "infer"
     batch: int = 4
-    host: Any = None
+    host: Any = field(default_factory=lambda: HOST)
+    asked: tuple[str, ...] = ()
     space: Space = TWO
     offer: Offer = Offer(TWO, ())  # noqa: RUF009
 
@@ -129,3 +133,19 @@ def test_a_setting_without_time_for_fresh_runs_is_not_said_to_have_failed() -> N
     records = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([20, 20.1, 19.8])}
     [note] = choose(About(), Found(BEST), HAND, Confirmed(records)).notes
     assert note.endswith("was not measured in fresh runs: no time was left for it")
+
+
+def test_runs_that_scatter_too_much_to_tell_are_not_called_equal() -> None:
+    scattered = {DEFAULT: record([2, 10, 50]), BEST: record([20, 45, 70])}
+    assert choose(About(), Found(BEST), HAND, Confirmed(scattered)).is_undecided
+    equal = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([10, 10.05, 9.95])}
+    assert not choose(About(), Found(BEST), HAND, Confirmed(equal)).is_undecided
+
+
+def test_a_stopped_search_whose_start_only_tied_has_found_nothing_yet() -> None:
+    start = Judged(HAND, "won", score=0.001, half_width=0.02, throughput=100.1, against=DEFAULT)
+    tied = answer(About(), Found(HAND, {DEFAULT: QUICK, HAND: start}))
+    assert (tied.found_nothing, tied.speedup, tied.best.words) == (True, 1.0, "default")
+    ahead = answer(About(), Found(HAND, {DEFAULT: QUICK, HAND: replace(start, score=0.5)}))
+    assert not ahead.found_nothing
+    assert ahead.speedup == pytest.approx(math.exp(0.5))

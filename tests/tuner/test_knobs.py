@@ -197,3 +197,17 @@ def test_what_a_workload_itself_has_fixed_is_not_laid_to_the_user() -> None:
     by_itself = offer(fixed=fixed, own=("dtype",), kernel="stream", allow=("lower-precision",))
     assert "stream itself fixed dtype to float64" in reasons(by_itself, "bfloat16")
     assert "you fixed dtype to float64" in reasons(offer(fixed=fixed, allow=("lower-precision",)), "bfloat16")
+
+
+def test_execution_comes_early_where_weights_are_fixed_and_late_where_they_are_trained() -> None:
+    for mode, before, after in (("infer", "execution", "allocator"), ("train", "huge_pages", "execution")):
+        names = [knob.name for knob in offer(mode).space.knobs]
+        assert names.index(before) < names.index(after)
+
+
+def test_knobs_of_other_machines_are_listed_with_what_is_missing_here() -> None:
+    one, two = offer(), offer(machine=MachineView(16, 32, num_numa_nodes=2))
+    assert reasons(one, "memory_policy") == ["the allocation lies on one NUMA node"]
+    assert reasons(one, "smt") == ["the allocation has one hardware thread of each core"]
+    assert not reasons(two, "memory_policy")
+    assert "the allocation has one hardware thread of each core" not in reasons(two, "smt")

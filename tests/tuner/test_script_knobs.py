@@ -65,3 +65,11 @@ def test_what_only_the_script_can_set_is_not_fixed_from_outside() -> None:
     script = Script(("python", "train.py"), Path("/nowhere"))
     with pytest.raises(UserError, match="--set dtype: can only be set inside the script"):
         make_script(script, {"dtype": "bfloat16"}, distributed=False, host=host())
+
+
+def test_what_loader_workers_need_is_listed_where_it_is_missing() -> None:
+    [reason] = [each.reason for each in made(host()).offer.left_out if "loader workers" in each.what]
+    assert "{loader_workers}" in reason
+    assert "COREWISE_LOADER_WORKERS" in reason
+    told = made(host(), "--workers={loader_workers}").offer.left_out
+    assert not any("loader workers" in each.what for each in told)

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,18 @@ def test_names_of_our_own_files_are_free_for_the_script(make: Make) -> None:
     arena = make("os.mkdir('output')\nopen('progress', 'x')")
     arena.enter(DEFAULT, 20.0)
     assert arena.by_clock
+
+
+def test_a_default_with_something_fixed_is_launched_with_it(make: Make) -> None:
+    arena = make("assert os.environ['OMP_NUM_THREADS'] == '1'")
+    arena.script = replace(arena.script, default_is_launched=True)
+    arena.enter(DEFAULT, 20.0)
+    assert arena.by_clock
+
+
+def test_a_script_whose_rate_does_not_match_is_told_what_it_printed(make: Make) -> None:
+    arena = make("for n in itertools.count():\n    time.sleep(0.01)\n    print('working')", "(.*) img/s")
+    with pytest.raises(Rejected, match="nothing that matches --throughput within 1 s; killed: working"):
+        arena.enter(DEFAULT, 1.0)
+    with pytest.raises(Rejected, match="printed nothing that matches --throughput: done"):
+        make("print('done')", "(.*) img/s").enter(DEFAULT, 20.0)

@@ -66,8 +66,42 @@ def test_what_is_asked_sets_a_question_apart(here: Path) -> None:
         ({"mode": "train"}, "--mode"),
         ({"runtime": "numpy"}, "--runtime"),
         ({"batch": 8}, "no {batch_per_rank}"),
+        ({"fixed": {"processes": 2}}, "--set processes=2: processes stay 1 unless --distributed"),
+        ({"fixed": {"batch": 8}}, "--set batch: give it with --batch"),
+        ({"fixed": {"batch_scope": "global"}}, "--set batch_scope: can only be set inside the script"),
+        ({"allow": ["batch"]}, "--allow batch: write {batch_per_rank}"),
+        ({"allow": ["lower-precision"]}, "--allow lower-precision: a script sets its precision itself"),
     ],
 )
 def test_options_that_mean_nothing_for_a_script_are_refused(options: dict[str, object], told: str) -> None:
     with pytest.raises(UserError, match=re.escape(told)):
         tune(["python", "train.py"], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "is_launched"), [({"wait_policy": "passive"}, True), ({"bind": "none"}, False), ({}, False)]
+)
+def test_what_is_fixed_holds_for_the_default_too(
+    here: Path, fixed: dict[str, object], is_launched: bool
+) -> None:
+    made = make_script(Script(("python", "train.py"), here), fixed, distributed=False)
+    words = made.script.started_as(made.space.params(made.space.default), is_default=True)
+    assert ("launch" in words) is is_launched
+    assert is_launched is ("--wait-policy passive" in " ".join(words))
+
+
+def test_another_batch_takes_the_place_of_the_usual_one(here: Path) -> None:
+    script = Script(("python", "train.py", "--batch={batch_per_rank}"), here, batch=8)
+    made = make_script(script, {}, distributed=True, allow=["batch"])
+    place = made.space.index("batch")
+    assert place is not None
+    assert {"batch": 16} in made.space.knobs[place].choices
+    assert made.script.filled({"processes": 2, "batch": 16})[-1] == "--batch=8"
+    assert made.script.reason_against({"processes": 2, "batch": 16}) == ""
+    assert "no multiple of 2 processes" in made.script.reason_against({"processes": 2, "batch": 1})
+
+
+def test_the_heading_of_a_script_tells_what_was_asked(here: Path) -> None:
+    script = Script(("python", "train.py", "{batch_per_rank}"), here, batch=8)
+    made = make_script(script, {"wait_policy": "passive"}, distributed=True, allow=["batch"])
+    assert made.asked == ("batch 8", "--distributed", "--set wait_policy=passive", "--allow batch")

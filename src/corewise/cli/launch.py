@@ -110,8 +110,18 @@ def _starts(
         limits = "".join(f"\n  {limit.detail}" for limit in allocation.limits if limit.source != "memory")
         raise UserError(
             f"{problem}.\nThe allocation: {allocation.num_cores} cores, CPUs "
-            f"{format_cpu_list(allocation.cpus)}{limits}\nUse fewer processes or threads, or --oversubscribe."
+            f"{format_cpu_list(allocation.cpus)}{limits}\n{way_out(str(problem))}"
         ) from None
+
+
+def way_out(problem: str) -> str:
+    """What to do where ranks cannot be placed."""
+    is_apart = "NUMA node" in problem
+    if " need " in problem:
+        return f"Use fewer processes or threads{', --policy compact' * is_apart}, or --oversubscribe."
+    if is_apart:
+        return "Choose another --policy, such as compact."
+    return "`corewise launch --help` tells what each option takes."
 
 
 def _prepare_files(request: Request, num_ranks: int) -> None:

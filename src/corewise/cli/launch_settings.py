@@ -80,6 +80,8 @@ def _fitting(
         params = dict(new.params)
         notes += [f"adapted {change}" for change in new.changes]
         notes.append("adapted settings were not measured; `corewise tune` finds those of this machine")
+    if tuned.subject.command:  # of which only what comes from outside was varied
+        params.pop("loader_workers", None)
     for setting, line in code_settings(params).items():
         notes.append(f"only your code can apply {setting}\n  {line}")
     return {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}

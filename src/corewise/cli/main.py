@@ -21,7 +21,7 @@ from corewise.cli.report import report
 from corewise.cli.run import run
 from corewise.cli.show import show
 from corewise.cli.status import status
-from corewise.cli.tune import tune
+from corewise.cli.tune import TuneVerb, tune
 from corewise.spec.errors import UserError
 
 # What typer draws its help with; a worker-only install leaves them out, and a node may have some of them.
@@ -44,7 +44,7 @@ app.command(cls=Verb)(run)
 app.command(cls=Verb)(status)
 app.command(cls=Verb)(show)
 app.command(cls=Verb)(primitives)
-app.command(cls=Verb)(tune)
+app.command(cls=TuneVerb)(tune)
 app.command(cls=Verb, context_settings=WHOLE_LINE, add_help_option=False)(launch)
 app.command(cls=Verb)(compare)
 app.command(cls=Verb)(report)

@@ -1,19 +1,43 @@
 """`corewise tune SUBJECT`: the fastest correct way to run it here, and the command to type."""
 
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
+from shutil import which
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from corewise.cli import tune_options as options
 from corewise.cli.drawing import require_drawing
-from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
+from corewise.cli.pipes import Verb
+from corewise.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from corewise.tuner.result import TuneResult
 
 NOTHING_YET = "corewise: stopped before the default was measured: there is nothing to tell or to write yet"
+AFTER_DASHES = "the command of a script stands after --, as in corewise tune -- python train.py"
+
+
+class TuneVerb(Verb):
+    """The verb; an option that it does not have may be that of a script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words."""
+        is_command = any(which(word) for word in args if not word.startswith("-"))
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as problem:
+            if is_command and hasattr(
+                problem, "possibilities"
+            ):  # of an unknown option; it has no public name
+                problem.message = f"{problem}; {AFTER_DASHES}"  # type: ignore[attr-defined]
+            raise
 
 
 def tune(
@@ -39,7 +63,8 @@ def tune(
     """Search the fastest settings whose numbers stay the same, and confirm them by fresh runs.
 
     The stock default is what plain `python` does: one process, all cores, nothing pinned. The same command
-    goes on where an interrupted one stopped. Exit codes: 0 done, 2 a mistake in the command, 130 interrupted.
+    goes on where an interrupted one stopped. Exit codes: 0 done, 1 a file could not be
+    written, 2 a mistake in the command, 130 interrupted.
 
     Examples:
 
@@ -69,7 +94,7 @@ def tune(
     with make_follower(quiet=quiet or as_json) as follower:
         try:
             result = find_best(
-                subject if len(subject) > 1 or "--" in sys.argv else subject[0],
+                subject_of(subject),
                 mode=mode,
                 budget=budget,
                 batch=batch,
@@ -95,11 +120,29 @@ def tune(
         print(NOTHING_YET, file=sys.stderr)
         raise typer.Exit(code)
     print(json.dumps(result.to_json()) if as_json else result)
+    if not code and not all_written(result, output, report):
+        raise typer.Exit(SOME_FAILED)
     if code:
         print(
             f"\ncorewise: stopped; what was found is in {store}. The same command goes on.", file=sys.stderr
         )
         raise typer.Exit(code)
+
+
+def all_written(result: "TuneResult", output: Path | None, report: Path | None) -> bool:
+    """Whether every file that was asked for is there."""
+    return (output is None or bool(result.output)) and (report is None or bool(result.report))
+
+
+def subject_of(words: list[str]) -> str | list[str]:
+    """A name, or the words of a command; a UserError for several names."""
+    if "--" in sys.argv:
+        return words
+    if len(words) == 1:
+        return words[0]
+    if which(words[0]) is None:
+        raise UserError(f"{shlex.join(words)}: tune one workload at a time; {AFTER_DASHES}")
+    return words
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -17,14 +17,15 @@ Allow = Annotated[
     Option(
         "--allow",
         metavar="CLASS",
-        help="Knobs that change numbers: lower-precision, batch-statistics, batch.",
+        help="Knobs that change numbers: lower-precision, batch-statistics, batch; may be repeated.",
     ),
 ]
 Fixed = Annotated[
-    list[str] | None, Option("--set", metavar="AXIS=VALUE", help="Fix a knob; it is not varied.")
+    list[str] | None, Option("--set", metavar="AXIS=VALUE", help="Fix a knob; may be repeated.")
 ]
 Args = Annotated[
-    list[str] | None, Option("--args", metavar="NAME=VALUE", help="A parameter of the workload.")
+    list[str] | None,
+    Option("--args", metavar="NAME=VALUE", help="A parameter of the workload; may be repeated."),
 ]
 Store = Annotated[Path, Option("--store", metavar="DIR", help="Where records are kept.")]
 Output = Annotated[Path, Option("-o", "--output", metavar="FILE", help="Where the settings go.")]

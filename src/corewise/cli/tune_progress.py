@@ -3,9 +3,9 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corewise.report.words import clean, counted, times
 from corewise.spec.record import Record
@@ -48,7 +48,7 @@ class Told(Quiet):
 
     def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None:
         self.space, self.until = tunable.space, time.monotonic() + budget_s
-        self.incumbent, self.now, self.unit = "default", "", UNIT
+        self.incumbent, self.now, self.unit = "default", "starting", UNIT
         knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
         self.say(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
         if remembered.judged:
@@ -73,13 +73,20 @@ class Told(Quiet):
         self.num_trials, self.num_done = len(trials), 0
 
     def started(self, trial: Trial, run_index: int) -> None:
-        self.now = f"fresh run {run_index + 1} of {trial.params['processes']}×{trial.params['threads']}"
+        self.now = f"fresh run {run_index + 1} of {self.named(trial.params)}"
         self.draw()
 
     def finished(self, record: Record) -> None:
         self.num_done += 1
         told = f"{record.metrics.get('samples_per_s', 0.0):.4g} samples/s"
-        self.say(f"  [{self.num_done}/{self.num_trials}] {told if record.status == 'ok' else record.reason}")
+        outcome = told if record.status == "ok" else clean(record.reason)
+        self.say(f"  [{self.num_done}/{self.num_trials}] {self.named(record.params)}: {outcome}")
+
+    def named(self, params: Mapping[str, Any]) -> str:
+        """The setting with these parameters, in words."""
+        setting = self.space.setting_of(params)
+        shape = f"{params.get('processes')}×{params.get('threads')}"
+        return shape if setting is None else clean(self.space.words(setting))
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -26,7 +26,8 @@ def tune_words(tuning: Tuning | None, groups: Sequence[Group]) -> list[str]:
     params, asked = _records(groups)[0].params, list(tuning.asked) if tuning else []
     batch = next((word.removeprefix("batch ") for word in asked if word.startswith("batch ")), "")
     if params.get("mode") == SCRIPT:
-        return ["tune", *(["--batch", batch] if batch else []), "--", *_split(str(params["workload"]))]
+        words = ["tune", *(["--batch", batch] if batch else []), *_wishes(asked, params)]
+        return [*words, "--", *_split(str(params["workload"]))]
     words = ["tune", str(params["workload"]), "--mode", str(params.get("mode"))]
     words += ["--batch", batch or str(_batch_of_all(params))]
     if params.get("runtime", "torch") != "torch":
@@ -34,12 +35,7 @@ def tune_words(tuning: Tuning | None, groups: Sequence[Group]) -> list[str]:
     for name, value in params.items():
         if name.startswith("args.") and value is not None:
             words += ["--args", f"{name.removeprefix('args.')}={_typed(value)}"]
-    for name in _fixed(asked, params):
-        words += ["--set", f"{name}={_typed(params[name])}"]
-    for word in asked:
-        if word.startswith("--allow "):
-            words += word.split(maxsplit=1)
-    return words
+    return [*words, *_wishes(asked, params)]
 
 
 def _records(groups: Sequence[Group]) -> list[Record]:
@@ -52,6 +48,13 @@ def _names_of(params: Mapping[str, Any]) -> list[str]:
     if mode == SCRIPT:
         return [f"tune {workload}"]
     return [f"tune {name} {mode}" for name in (workload, Path(workload).name)]
+
+
+def _wishes(asked: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """The options by which knobs were fixed and allowed."""
+    words = [part for name in _fixed(asked, params) for part in ("--set", f"{name}={_typed(params[name])}")]
+    allowed = [part for word in asked if word.startswith("--allow ") for part in word.split(maxsplit=1)]
+    return [*words, *(word for word in asked if word == "--distributed"), *allowed]
 
 
 def _fixed(asked: Sequence[str], params: Mapping[str, Any]) -> list[str]:

@@ -27,6 +27,7 @@ from corewise.tuner.search import LATENCY_SLACK
 from corewise.tuner.space import Setting, Space
 
 TOO_WIDE = 1.2  # the upper end of an interval of ratios over its lower end
+SCATTERS = "The runs scatter too much to tell: ask again on a quieter machine or with more --budget"
 
 
 class Answerable(Protocol):
@@ -55,11 +56,12 @@ class Choice:
     winner: Setting
     against: Comparison | None
     notes: tuple[str, ...] = ()
+    is_undecided: bool = False  # the runs of the search's best scatter too much to tell
 
 
 def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirmed) -> Choice:
     """The winner by fresh runs alone: the best of the search, the hand setting, or the default."""
-    default, notes = tunable.space.default, []
+    default, notes, is_undecided = tunable.space.default, [], False
     rivals = [
         each for each in dict.fromkeys((found.best, hand)) if each != default and not found.is_rejected(each)
     ]
@@ -73,13 +75,14 @@ def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirme
         elif compared is None:
             notes.append(f"{words} did not run in fresh processes: {confirmed.records[rival].reason}")
         elif compared.verdict != "faster":
+            is_undecided |= compared.verdict != "slower" and _scatters(compared)
             if rival == found.best:
                 notes.append(f"the search's best, {words}, is not faster in fresh runs: {_in_time(compared)}")
         elif tunable.mode == "infer" and _latency_worse(confirmed, rival, default):
             notes.append(f"{words} is faster, but its latency is worse than the default's: not chosen")
         elif best == default or _beats(confirmed, rival, best):
             best, gain = rival, compared
-    return Choice(best, gain, tuple(notes))
+    return Choice(best, gain, tuple(notes), is_undecided)
 
 
 def answer(
@@ -94,9 +97,9 @@ def answer(
 ) -> TuneResult:
     """The answer; without fresh runs it is that of the search, and says so."""
     space, default = tunable.space, tunable.space.default
-    winner = choice.winner if choice else found.best
+    winner = choice.winner if choice else _ahead(found, default)
     sides = _Sides(tunable, found, confirmed, cold or {})
-    verdict, speedup, interval = _gain(found, choice)
+    verdict, speedup, interval = _gain(found, choice, winner)
     over_hand, over_hand_interval = _over_hand(confirmed, winner, hand)
     machine = tunable.host
     tied = () if verdict == NO_DIFFERENCE else found.tied() if winner == found.best else ()
@@ -122,6 +125,7 @@ def answer(
         tried=tuple(_tried(tunable, each, found.judged.get(default)) for each in found.judged.values()),
         left_out=(*tunable.offer.left_out, *together(found.untried)),
         finished=found.finished,
+        is_undecided=choice is not None and choice.is_undecided,
         code=code_settings(space.params(winner)) if winner != default else {},
         notes=(*(choice.notes if choice else ()), *notes),
     )
@@ -186,9 +190,14 @@ class _Sides:
         return record if record is not None and record.status == "ok" else None
 
 
-def _gain(found: Found, choice: Choice | None) -> tuple[str, float, Interval | None]:
+def _ahead(found: Found, default: Setting) -> Setting:
+    """The search's best, or the default where that is tied with it: a start that ties is gone on from."""
+    return default if default in found.tied() else found.best
+
+
+def _gain(found: Found, choice: Choice | None, winner: Setting) -> tuple[str, float, Interval | None]:
     if choice is None:
-        return UNCONFIRMED, math.exp(found.score), None
+        return UNCONFIRMED, math.exp(found.score) if winner == found.best else 1.0, None
     if choice.against is None or choice.against.ratio is None:
         return NO_DIFFERENCE, 1.0, None
     return FASTER, *inverted(choice.against)
@@ -270,10 +279,13 @@ def _gpu_memory(record: Record) -> float:
 
 def _in_time(compared: Comparison) -> str:
     """Why a comparison of times shows no gain, and what to do where they scatter too much to tell."""
-    interval = compared.interval
     told = f"its time per sample: {compared.reason}"
+    return f"{told}. {SCATTERS}" if _scatters(compared) else told
+
+
+def _scatters(compared: Comparison) -> bool:
+    """Whether the runs lie too far apart for "no difference" to say much."""
+    interval = compared.interval
     if interval is None or interval.low is None or interval.high is None:
-        return told
-    if interval.high <= TOO_WIDE * interval.low:
-        return told
-    return f"{told}. The runs scatter too much to tell: ask again on a quieter machine or with more --budget"
+        return False
+    return interval.high > TOO_WIDE * interval.low

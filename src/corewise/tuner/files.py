@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,13 +40,20 @@ class Files:
         except Interrupted as interruption:
             result, stopped = interruption.result, True
         try:
-            result = self._reported(self._written(result, made))
+            result = self._reported(self._kept(result, made))
         except KeyboardInterrupt:  # once more, by somebody in a hurry
             told = "stopped while its files were written: the same command writes them"
             result, stopped = replace(result, notes=(*result.notes, told)), True
         if stopped:
             raise Interrupted(result)
         return result
+
+    def _kept(self, result: TuneResult, made: Made) -> TuneResult:
+        """The result with its settings written; where they cannot be, it says so and is not lost."""
+        try:
+            return self._written(result, made)
+        except UserError as problem:
+            return replace(result, notes=(*result.notes, f"the settings were not kept: {problem}"))
 
     def _written(self, result: TuneResult, made: Made) -> TuneResult:
         if self.output is None:
@@ -61,7 +69,12 @@ class Files:
         return replace(result, output=str(self.output), notes=notes)
 
     def _reported(self, result: TuneResult) -> TuneResult:
-        return result if self.report is None else replace(result, report=write_report(self.report, result))
+        if self.report is None:
+            return result
+        try:
+            return replace(result, report=write_report(self.report, result))
+        except (UserError, OSError) as problem:
+            return replace(result, notes=(*result.notes, f"the page was not written: {problem}"))
 
 
 def write_report(path: Path, result: TuneResult) -> str:
@@ -74,11 +87,19 @@ def write_report(path: Path, result: TuneResult) -> str:
 
 
 def _require(path: Path, option: str) -> None:
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    if path.is_dir() or not _takes_files(path.absolute().parent):
         raise UserError(f"{path} cannot be written; name a file in a folder that you can write to: {option}")
     if path.exists() and not os.access(path, os.W_OK):
         raise UserError(f"{path} exists and is not yours to write; name another file with {option}")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made in a folder, tried: what may be written is not all that permissions say."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _require_ours(path: Path) -> None:

@@ -77,6 +77,7 @@ def knobs_for(asked: Asked, reason_against: Reason) -> Offer:
         kept = _kept(knob, asked, base, reason_against, left_out)
         if kept is not None:
             knobs.append(kept)
+    left_out += _absent(asked)
     return Offer(Space(base, tuple(knobs)), together(left_out))
 
 
@@ -102,10 +103,13 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
         layouts = ("contiguous", "channels_last", *(("blocked",) if asked.mode == "infer" else ()))
         yield _plain("memory_format", layouts, "kernels without reorders")
     yield Knob("precision", _precisions(asked), "fewer digits are quicker")
+    if asked.mode == "infer":  # fixed weights, folded and fused, give more than what follows
+        yield _execution(asked.traits, asked.mode)
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
     yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _bind(asked)
-    yield _execution(asked.traits, asked.mode)
+    if asked.mode != "infer":
+        yield _execution(asked.traits, asked.mode)
     yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
     yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
     if asked.machine.num_numa_nodes > 1:
@@ -122,6 +126,14 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
     yield Knob("batch", _batches(asked.batch), "more samples share the work of a step")
     yield _plain("math", AXES["math"].choices, "kernels of torch itself")
+
+
+def _absent(asked: Asked) -> Iterable[LeftOut]:
+    """Knobs of other machines, each with what is missing here."""
+    if asked.machine.num_numa_nodes == 1:
+        yield LeftOut("placement, memory_policy", "the allocation lies on one NUMA node")
+    if asked.machine.num_cpus == asked.machine.num_cores and not asked.on_gpu:
+        yield LeftOut("smt", "the allocation has one hardware thread of each core")
 
 
 def _threads_that_fill(machine: MachineView, base: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@ from html import escape
 
 from corewise.report.words import duration, figure, memory, times
 from corewise.tuner.result import Side, TuneResult
-from corewise.tuner.words import answer_text, headline
+from corewise.tuner.words import answer_text, headline, sides_of
 
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 260, 22, 280
 
@@ -23,9 +23,8 @@ def answer_html(result: TuneResult) -> str:
 
 
 def _table(result: TuneResult) -> str:
-    rows = [("default", result.default), ("by hand", result.hand), ("best", result.best)]
     names = ["", "setting", result.unit, "latency", "memory"]
-    cells = [_cells(name, side) for name, side in rows if side is not None]
+    cells = [_cells(name, side) for name, side in sides_of(result)]
     if result.is_script:  # whose steps nobody sees
         at = names.index("latency")
         names, cells = names[:at] + names[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
@@ -55,7 +54,7 @@ def _bars(result: TuneResult) -> str:
     width = LABEL_WIDTH + BAR_WIDTH + 90
     return (
         f'<svg role="img" aria-label="What each knob gave" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="12">{drawn}</svg>'
+        f'font-family="sans-serif" font-size="12" fill="currentColor">{drawn}</svg>'
     )
 
 

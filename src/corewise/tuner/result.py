@@ -85,6 +85,7 @@ class TuneResult:
     tried: tuple[Tried, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     finished: bool = True
+    is_undecided: bool = False  # no difference was shown because the runs scatter too much
     seconds: float = 0.0
     asked: tuple[str, ...] = ()  # what sets it apart from other tunings of that name, in words
     key: str = ""  # of its question, as its journal in the store is named

@@ -21,21 +21,34 @@ class Script:
     pattern: re.Pattern[str] | None = None
     batch: int | None = None  # of all processes, for {batch_per_rank}
     check: re.Pattern[str] | None = None  # of a number that must be as the default's
+    default_is_launched: bool = False  # something was fixed that plain `python` does not do
 
     def filled(self, params: Mapping[str, Any]) -> list[str]:
         """The words with their placeholders filled in."""
         values = {"loader_workers": str(params.get("loader_workers", 0))}
         if self.batch is not None:
-            values["batch_per_rank"] = str(self.batch // int(params["processes"]))
+            batch = int(params.get("batch", self.batch))
+            values["batch_per_rank"] = str(batch // int(params["processes"]))
         return [re.sub(r"\{(\w+)\}", lambda m: values.get(m[1], m[0]), word) for word in self.words]
 
     def started_as(self, params: Mapping[str, Any], is_default: bool) -> list[str]:
-        """The words that start it with these parameters; the default is the command and nothing else."""
+        """The words that start it with these parameters; the default is the command and what was fixed."""
         words = self._placed(self.filled(params))
-        if is_default:
+        if self.is_plain(is_default):
             return words
         outside = {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}
         return [sys.executable, "-m", *launch_command(outside, words, self.variables(params))]
+
+    def is_plain(self, is_default: bool) -> bool:
+        """Whether it starts as it was typed, without a launcher."""
+        return is_default and not self.default_is_launched
+
+    def reason_against(self, params: Mapping[str, Any]) -> str:
+        """Why no command can be made with these parameters; empty where one can."""
+        batch, processes = int(params.get("batch", 1)), int(params.get("processes", 1))
+        if self.batch is None or batch % processes == 0:
+            return ""
+        return f"a batch of {batch} is no multiple of {processes} processes"
 
     def variables(self, params: Mapping[str, Any]) -> dict[str, str]:
         """What a start finds in its environment by these parameters; nothing where none was chosen."""

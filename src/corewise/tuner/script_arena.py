@@ -64,6 +64,9 @@ class ScriptArena:
 
     def enter(self, setting: Setting, limit_s: float) -> "ScriptEntrant":
         """The started script, once it has told its first progress; raises Rejected when it does not."""
+        problem = self.script.reason_against(self.space.params(setting))
+        if problem:
+            raise Rejected("infeasible", problem)
         entrant = ScriptEntrant(self, setting, limit_s)
         self.alive.append(entrant)
         try:
@@ -198,7 +201,7 @@ class ScriptEntrant:
                 return True
             if time.monotonic() > until:
                 kind, what = (
-                    ("check", "nothing that matches --check") if start.heard else ("timeout", "no progress")
+                    ("check", "nothing that matches --check") if start.heard else ("timeout", start.awaited)
                 )
                 raise Rejected(kind, f"{what} within {self.limit_s:.0f} s; killed{start.last_line()}")
             time.sleep(LOOK_EVERY_S)
@@ -206,11 +209,13 @@ class ScriptEntrant:
     def _take_way(self, start: Start) -> None:
         """It has ended before it could be sampled: from now on whole runs are."""
         if not start.has_numbers():
-            raise Rejected("check", "it ended and printed nothing that matches --check")
+            raise Rejected("check", f"it ended and printed nothing that matches --check{start.last_line()}")
         if start.heard:
             self.arena.way = Way.RUNS
         elif start.output is not None:
-            raise Rejected("error", "it ended and printed nothing that matches --throughput")
+            raise Rejected(
+                "error", f"it ended and printed nothing that matches --throughput{start.last_line()}"
+            )
         elif not self.is_default:
             raise Rejected("error", "it ended without progress, as the default did not")
         else:
@@ -285,7 +290,7 @@ class ScriptEntrant:
                 break
             if time.monotonic() - began > self.limit_s:
                 raise Rejected(
-                    "timeout", f"no progress within {self.limit_s:.0f} s; killed{start.last_line()}"
+                    "timeout", f"{start.awaited} within {self.limit_s:.0f} s; killed{start.last_line()}"
                 )
             time.sleep(LOOK_EVERY_S)
         return heard

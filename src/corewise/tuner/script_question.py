@@ -4,8 +4,8 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from corewise.engine.machine_view import PRELOADABLE, Host, planning_view, read_
 from corewise.launcher.ranks import OUTSIDE_DEFAULTS
 from corewise.machine.libraries import find_library, install_hint
 from corewise.progress import LOADER_WORKERS
+from corewise.report.words import shown
 from corewise.spec.axes import AXES
 from corewise.spec.errors import UserError
 from corewise.spec.expressions import Expression
 from corewise.spec.feasibility import Circumstances, reasons_against
 from corewise.tuner.knobs import LOADER_WORKERS as LOADER_WORKERS_TRIED
-from corewise.tuner.knobs import Asked, Offer, knobs_for, together
+from corewise.tuner.knobs import STOCK, Asked, Offer, knobs_for, together
 from corewise.tuner.script import Script, placeholders
 from corewise.tuner.space import Knob, LeftOut, Space
 from corewise.workloads.base import Traits
@@ -28,7 +29,12 @@ MATH_LIBRARY = LeftOut(
     "wheels of torch and numpy carry theirs within, so no variable and no preloading exchanges it; "
     "ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS and ATEN_CPU_CAPABILITY only take instructions away",
 )
-OUTSIDE = (*OUTSIDE_DEFAULTS, "loader_workers", "batch", "batch_scope")
+NO_LOADER = LeftOut(
+    "loader workers",
+    f"write {{loader_workers}} where the command says their number, or read {LOADER_WORKERS} in the script",
+)
+FIXABLE = (*OUTSIDE_DEFAULTS, "loader_workers")
+OUTSIDE = (*FIXABLE, "batch", "batch_scope")
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class ScriptTunable:
     script: Script
     host: Host
     offer: Offer
+    asked: tuple[str, ...] = ()  # what sets it apart from others of that command, in words for headings
 
     @property
     def name(self) -> str:
@@ -50,11 +57,6 @@ class ScriptTunable:
     @property
     def batch(self) -> int:
         return self.script.batch or 1
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """What sets it apart from other tunings of that command, in words for headings."""
-        return () if self.script.batch is None else (f"batch {self.script.batch}",)
 
     @property
     def space(self) -> Space:
@@ -70,6 +72,7 @@ class ScriptTunable:
         shape = self.host.allocation_shape()
         patterns = [each and each.pattern for each in (self.script.pattern, self.script.check)]
         asked = [self.script.words, str(self.script.folder), *patterns]
+        asked += ["launched"] if self.script.default_is_launched else []
         parts = [asked, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -84,18 +87,8 @@ def make_script(
 ) -> ScriptTunable:
     """The script with its knobs here; a UserError where its command lacks what a wish needs."""
     names = placeholders(script.words)
-    if distributed and ("batch_per_rank" not in names or script.batch is None):
-        raise UserError(
-            "--distributed keeps the global batch: write {batch_per_rank} where the command says each "
-            "process's batch, and give the global one with --batch"
-        )
-    if script.batch is not None and "batch_per_rank" not in names:
-        raise UserError("--batch: the command has no {batch_per_rank} that would take it; leave it out")
-    if "batch_per_rank" in names and script.batch is None:
-        raise UserError("{batch_per_rank} needs the global batch: give it with --batch")
-    for name in fixed:
-        if name not in OUTSIDE:
-            raise UserError(f"--set {name}: can only be set inside the script; from outside: {_names()}")
+    _require_batch(script, names, distributed=distributed)
+    _require_permitted(fixed, allow, names, distributed=distributed)
     host = host or read_host()
     program = shutil.which(script.words[0]) or script.words[0]
     prefix = Path(program).absolute().parent.parent  # of a virtual environment's python
@@ -103,6 +96,10 @@ def make_script(
     machine = planning_view(host, {name: Path(name) for name in found})
     hints = {name: install_hint(name) for name in PRELOADABLE}
     around = Circumstances(machine, None, hints)
+    plain = {**OUTSIDE_DEFAULTS, **STOCK, "threads": machine.num_cores}
+    is_changed = any(plain.get(name, value) != value for name, value in fixed.items())
+    script = replace(script, default_is_launched=is_changed)
+    asked_words = _asked(script, fixed, allow, distributed=distributed)
     fixed = dict(fixed) if distributed else {**fixed, "processes": 1}
 
     def reason_against(params: Mapping[str, Any]) -> str:
@@ -129,16 +126,65 @@ def make_script(
     left_out.append(MATH_LIBRARY)
     if not distributed:
         left_out.append(LeftOut("several processes", "--distributed allows them, with {batch_per_rank}"))
-    if "loader_workers" not in fixed and ("loader_workers" in names or _reads_variable(script)):
-        tried = ({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
-        workers = tuple(tried) if "loader_workers" in names else ({}, *tried)  # the default: as it was typed
-        kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
+    if "loader_workers" not in fixed:
+        if "loader_workers" in names or _reads_variable(script):
+            tried = ({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
+            workers = tuple(tried) if "loader_workers" in names else ({}, *tried)  # the default: as typed
+            kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
+        else:
+            left_out.append(NO_LOADER)
     base = {name: value for name, value in offer.space.base.items() if name in OUTSIDE}
-    return ScriptTunable(script, host, Offer(Space(base, kept), together(left_out)))
+    return ScriptTunable(script, host, Offer(Space(base, kept), together(left_out)), asked_words)
+
+
+def _require_batch(script: Script, names: Collection[str], *, distributed: bool) -> None:
+    """A UserError where the batch and its place in the command do not both stand there."""
+    if distributed and ("batch_per_rank" not in names or script.batch is None):
+        raise UserError(
+            "--distributed keeps the global batch: write {batch_per_rank} where the command says each "
+            "process's batch, and give the global one with --batch"
+        )
+    if script.batch is not None and "batch_per_rank" not in names:
+        raise UserError("--batch: the command has no {batch_per_rank} that would take it; leave it out")
+    if "batch_per_rank" in names and script.batch is None:
+        raise UserError("{batch_per_rank} needs the global batch: give it with --batch")
+
+
+def _require_permitted(
+    fixed: Mapping[str, Any], allow: Collection[str], names: Collection[str], *, distributed: bool
+) -> None:
+    """A UserError for what cannot be fixed, or allowed, from outside."""
+    if "batch" in fixed:
+        raise UserError("--set batch: give it with --batch, and write {batch_per_rank} in the command")
+    for name in fixed:
+        if name not in FIXABLE:
+            raise UserError(f"--set {name}: can only be set inside the script; from outside: {_names()}")
+    if fixed.get("processes", 1) != 1 and not distributed:
+        raise UserError(
+            f"--set processes={fixed['processes']}: processes stay 1 unless --distributed, which keeps the "
+            "global batch by {batch_per_rank} in the command"
+        )
+    if "lower-precision" in allow:
+        raise UserError("--allow lower-precision: a script sets its precision itself; leave it out")
+    if "batch" in allow and "batch_per_rank" not in names:
+        raise UserError(
+            "--allow batch: write {batch_per_rank} where the command says the batch, and give the usual one "
+            "with --batch"
+        )
+
+
+def _asked(
+    script: Script, fixed: Mapping[str, Any], allow: Collection[str], *, distributed: bool
+) -> tuple[str, ...]:
+    """What sets the question apart from others of that command, in words for headings."""
+    batch = () if script.batch is None else (f"batch {script.batch}",)
+    several = ("--distributed",) if distributed else ()
+    values = (f"--set {name}={shown(value)}" for name, value in fixed.items())
+    return (*batch, *several, *values, *(f"--allow {word}" for word in sorted(allow)))
 
 
 def _names() -> str:
-    return ", ".join(OUTSIDE_DEFAULTS)
+    return ", ".join(FIXABLE)
 
 
 def _defaults() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from corewise.tuner.output import measured_of
 from corewise.tuner.result import UNIT, TuneResult
 from corewise.tuner.script_arena import NOTES, SAMPLE_S, ScriptArena, Way
 from corewise.tuner.script_check import NOT_CHECKED
-from corewise.tuner.script_question import OUTSIDE, ScriptTunable
+from corewise.tuner.script_question import FIXABLE, OUTSIDE, ScriptTunable
 from corewise.tuner.search import Search
 from corewise.tuner.session import Follower, Interrupted, Kept, host_lease, kept_answer
 from corewise.tuner.space import Setting
@@ -38,9 +38,13 @@ MIN_STARTS, MAX_STARTS = 3, 8
 LAUNCH_S = 0.5
 LIMIT_S = 600.0
 HOW_TO_TELL = (
-    "\nLet it print its rate (--throughput), call corewise.report_progress, or do so little that it ends."
+    "\nLet it print its rate (--throughput), call corewise.report_progress, or end sooner: by doing less, or "
+    "within a longer --budget."
 )
-LEAST_LIMIT_S = 60.0
+HOW_TO_MATCH = (
+    "\nThe expression has to match a part of what the script prints, with the rate as its first group."
+)
+LEAST_LIMIT_S, LONGEST_RUN = 60.0, 20.0  # of a fresh start: seconds, and times what one takes
 RUNS = "runs/s"  # of scripts that neither report nor print
 CHECK_SHARE = 0.1  # of the budget, for the numbers of a start of the default
 TRANSIENT = ("timeout", "exit", "error")  # rejections that another call tries again
@@ -113,10 +117,8 @@ class ScriptTuning:
         except Rejected as problem:
             if problem.kind == "check":
                 raise UserError(f"--check: the command as it was typed does not pass: {problem}") from None
-            advice = HOW_TO_TELL if problem.kind == "timeout" else ""
-            raise UserError(
-                f"the command does not run as it is, so nothing can be tuned: {problem}{advice}"
-            ) from None
+            told = f"the command does not run as it is, so nothing can be tuned: {problem}"
+            raise UserError(told + self._advice(problem)) from None
         self.way, self.run_s = arena.way, arena.run_s
         self._require_budget(default)
         if self.tunable.script.check is not None:
@@ -130,6 +132,12 @@ class ScriptTuning:
         search.found.finished = search.found.finished or finished_before
         self.way, self.run_s = arena.way, arena.run_s
         self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+
+    def _advice(self, problem: Rejected) -> str:
+        """What to do where the command does not tell how fast it is."""
+        if problem.kind not in ("timeout", "error"):
+            return ""
+        return HOW_TO_TELL if self.tunable.script.pattern is None else HOW_TO_MATCH
 
     def _require_repeatable(self, arena: ScriptArena) -> None:
         """The default's own numbers must not differ from start to start by more than a candidate's may."""
@@ -167,7 +175,9 @@ class ScriptTuning:
         wanted = (space.default, self.found.best, self.hand, *space.steps(self.found.best))
         settings = [each for each in dict.fromkeys(wanted) if not self.found.is_rejected(each)]
         default = self.found.judged[space.default]
-        round_s = sum(self._start_s(self.found.judged.get(each, default)) for each in settings)
+        starts_s = {each: self._start_s(self.found.judged.get(each, default)) for each in settings}
+        limits_s = {each: min(LIMIT_S, max(LEAST_LIMIT_S, LONGEST_RUN * s)) for each, s in starts_s.items()}
+        round_s = sum(starts_s.values())
         left_s = self.began + self.budget_s - time.monotonic()
         num_starts = int(min(MAX_STARTS, max(MIN_STARTS, left_s // max(round_s, 0.1))))
         runs: dict[Setting, list[Sampling]] = {each: [] for each in settings}
@@ -177,7 +187,8 @@ class ScriptTuning:
             for setting in dice.sample(settings, len(settings)):
                 if setting not in reasons:
                     try:
-                        runs[setting].append(_fresh(arena, setting))
+                        self.follower.trying(setting)
+                        runs[setting].append(_fresh(arena, setting, limits_s[setting]))
                     except Rejected as problem:
                         reasons[setting] = problem.reason
         records = {each: self._record(each, runs[each], reasons.get(each, "")) for each in settings}
@@ -228,9 +239,8 @@ class ScriptTuning:
 
 def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:
     """The tuned file of a script."""
-    params = {
-        name: value for name, value in result.best.params.items() if name in OUTSIDE and value is not None
-    }
+    told = OUTSIDE if tunable.script.batch is not None else FIXABLE
+    params = {n: value for n, value in result.best.params.items() if n in told and value is not None}
     return Tuned(
         subject=Subject(command=tunable.script.words),
         params=params,
@@ -242,10 +252,10 @@ def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:
     )
 
 
-def _fresh(arena: ScriptArena, setting: Setting) -> Sampling:
-    entrant = arena.enter(setting, LIMIT_S)
+def _fresh(arena: ScriptArena, setting: Setting, limit_s: float) -> Sampling:
+    entrant = arena.enter(setting, limit_s)
     try:
         sampling = entrant.sample()
-        return replace(sampling, check_error=max(sampling.check_error, entrant.complete_check(LIMIT_S)))
+        return replace(sampling, check_error=max(sampling.check_error, entrant.complete_check(limit_s)))
     finally:
         entrant.leave()

@@ -27,7 +27,7 @@ class Start:
     """A script that was started with some setting, in a folder of its own."""
 
     def __init__(self, script: Script, params: Mapping[str, Any], folder: Path, *, is_default: bool) -> None:
-        self.script, self.folder, self.is_default = script, folder, is_default
+        self.script, self.folder, self.is_plain = script, folder, script.is_plain(is_default)
         printed = folder / "output"
         self.output = Output(printed, script.pattern) if script.pattern else None
         self._reports = Reports(folder / "progress")
@@ -41,7 +41,7 @@ class Start:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(script.folder), os.environ.get("PYTHONPATH"))))
         env.update(script.variables(params))
         words = script.started_as(params, is_default)
-        if not is_default:
+        if not self.is_plain:
             after = words.index("launch") + 1
             words[after:after] = ["--json", str(folder / "launched")]
         self.process = KeptCommand(words, folder=work, env=env, output=printed, told=folder / "ended")
@@ -58,6 +58,11 @@ class Start:
             self.numbers += [Number.of(text) for text in self._checked.new_texts()]
         return self._checked is None or len(self.numbers) >= num
 
+    @property
+    def awaited(self) -> str:
+        """What it has not told, in words."""
+        return "no progress" if self.output is None else "nothing that matches --throughput"
+
     def throughput_of(self, heard: list[Any]) -> float:
         """What a while of progress says; 0 where it is too little to say."""
         if len(heard) < 2:
@@ -72,7 +77,7 @@ class Start:
 
     def seconds(self) -> float:
         """From its first instruction to its end, without what a launcher does before and after."""
-        if not self.is_default:
+        if not self.is_plain:
             with suppress(OSError, ValueError, KeyError):
                 launched = json.loads((self.folder / "launched").read_text())
                 return max(float(rank["seconds"]) for rank in launched["ranks"])
@@ -96,7 +101,7 @@ class Start:
 
     def memory_bytes(self) -> float:
         """The most that each of its processes has had in memory, added up; not the launcher's own."""
-        generations = 0 if self.is_default else LAUNCHER_GENERATIONS
+        generations = 0 if self.is_plain else LAUNCHER_GENERATIONS
         return float(sum(map(_peak_bytes, self.process.processes(generations))))
 
     def end(self) -> None:

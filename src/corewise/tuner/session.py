@@ -54,10 +54,10 @@ class Follower(Watcher, Interface):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A tuning was stopped by its user; the best so far is in the result."""
+    """A tuning was stopped by its user; the best so far is in `result`."""
 
     def __init__(self, result: TuneResult) -> None:
-        super().__init__("stopped")
+        super().__init__(f"{headline(result)} `.result` of this has the whole; the same call goes on.")
         self.result = result
 
 

@@ -1,8 +1,12 @@
 """The answer as text, for terminals, logs and `print`."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from corewise.launcher.local import launch_command
+from corewise.launcher.ranks import OUTSIDE_DEFAULTS
+from corewise.progress import LOADER_WORKERS
 from corewise.report.words import clean, counted, duration, figure, memory, times
 from corewise.tuner.durations import spoken
 from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, TuneResult
@@ -34,6 +38,8 @@ def headline(result: TuneResult) -> str:
     if result.verdict == FASTER:
         gain = times(result.speedup, *(result.speedup_interval or (None, None)))
         return f"{result.best.words}: {gain} as fast as the default."
+    if result.verdict == NO_DIFFERENCE and result.is_undecided:
+        return "No difference was shown, but the runs scatter too much to tell: the default stays for now."
     if result.verdict == NO_DIFFERENCE:
         return "No difference: nothing that was tried is faster than the default here. Leave it as it is."
     if result.best.words == result.default.words:
@@ -51,15 +57,20 @@ def _headline(result: TuneResult) -> Iterator[str]:
 
 
 def _sides(result: TuneResult) -> Iterator[str]:
-    rows = [("default", result.default)]
-    if result.hand is not None and result.hand.words not in (result.best.words, result.default.words):
-        rows.append((f"by hand ({result.hand.words})", result.hand))
-    if result.best.words != result.default.words:
-        rows.append((f"best ({result.best.words})", result.best))
-    yield from aligned(
-        ["", result.unit, "latency", "memory", "GPU memory", "compile", "error"],
-        [[clean(name), *_figures(side, result.is_script)] for name, side in rows],
-    )
+    rows = [
+        [clean(name if name == side.words else f"{name} ({side.words})"), *_figures(side, result.is_script)]
+        for name, side in sides_of(result)
+    ]
+    yield from aligned(["", result.unit, "latency", "memory", "GPU memory", "compile", "error"], rows)
+
+
+def sides_of(result: TuneResult) -> list[tuple[str, Side]]:
+    """Default, hand setting and best, each by its name; equal ones once."""
+    found = {result.default.words: ("default", result.default)}
+    if result.hand is not None and result.hand.words != result.best.words:
+        found.setdefault(result.hand.words, ("by hand", result.hand))
+    found.setdefault(result.best.words, ("best", result.best))
+    return list(found.values())
 
 
 def _figures(side: Side, is_script: bool) -> list[str]:
@@ -159,12 +170,26 @@ def _how_to_use(result: TuneResult) -> Iterator[str]:
         yield ""
     if result.verdict != NO_DIFFERENCE and not result.found_nothing:
         yield "From outside"
-        command = result.command or "python train.py"
-        yield f"  corewise launch --config {result.output or 'tuned.yaml'} -- {command}"
+        yield f"  {launch_line(result)}"
         yield ""
     if result.best.command and not result.is_script:
         yield "The measurement itself, once more from cold"
         yield f"  {result.best.command}"
+
+
+def launch_line(result: TuneResult) -> str:
+    """The command that starts a program so: by the file that was written, or each setting by its option."""
+    program = result.command or "python train.py"
+    if result.output:
+        return f"corewise launch --config {shlex.quote(result.output)} -- {program}"
+    params = result.best.params
+    given = {n: params[n] for n, usual in OUTSIDE_DEFAULTS.items() if params.get(n, usual) != usual}
+    *words, end = launch_command(given, ())
+    if result.mode == "infer" and params.get("processes", 1) > 1:
+        words.append("--replicas")
+    if result.is_script and "loader_workers" in params:
+        words += ["--env", f"{LOADER_WORKERS}={params['loader_workers']}"]
+    return f"{shlex.join([*words, end])} {program}"
 
 
 def _lines(title: str, lines: Sequence[str]) -> Iterator[str]:
