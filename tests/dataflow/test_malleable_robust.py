@@ -21,7 +21,7 @@ from corewise.dataflow.kept_costs import Kept, load, save
 from corewise.dataflow.malleable import Malleable
 from corewise.dataflow.native import build
 from corewise.dataflow.parallel import close_parallel, parallel
-from corewise.dataflow.planning import decide
+from corewise.dataflow.planning import Decision, decide
 from corewise.dataflow.program import Call, Program, Ref
 from corewise.dataflow.python_executor import PythonExecutor
 from corewise.dataflow.quiet import quiet_export
@@ -191,16 +191,25 @@ def test_a_kept_file_with_odd_content_is_ignored(damage: Callable[[dict[str, Any
     assert load("key", 2) is None
 
 
+def decided_again(fast: Malleable, x: torch.Tensor) -> Decision:
+    """As at another start; an entry has let its inputs go."""
+    [entry] = fast._entries.values()
+    assert entry.case is not None
+    assert entry._teams is not None
+    return decide(replace(entry.case, leaves=(x,), call_plain=lambda: fast.module(x)), entry._teams)
+
+
 def test_kept_tasks_that_turn_the_program_round_are_measured_anew(planned: Make) -> None:
+    x = torch.randn(32, 16)
     with torch.no_grad():
-        [entry] = planned(Wide().eval(), torch.randn(32, 16), keep=True)._entries.values()
-        assert decide(entry.case, entry._teams).was_kept
+        fast = planned(Wide().eval(), x, keep=True)
+        assert decided_again(fast, x).was_kept
         [path] = kept_costs.folder().iterdir()
         data = json.loads(path.read_text())
         for task in data["tasks"]:
             task["calls"] = task["calls"][::-1]
         path.write_text(json.dumps(data))
-        assert not decide(entry.case, entry._teams).was_kept
+        assert not decided_again(fast, x).was_kept
 
 
 def test_a_narrow_win_of_plain_execution_is_raced_again_once_a_start(
@@ -208,8 +217,10 @@ def test_a_narrow_win_of_plain_execution_is_raced_again_once_a_start(
 ) -> None:
     monkeypatch.setattr(planning, "best_of", lambda times, plain: plain)
 
+    x = torch.randn(32, 16)
+
     def num_races() -> int:
-        decide(entry.case, entry._teams)
+        decided_again(fast, x)
         [path] = kept_costs.folder().iterdir()
         data = json.loads(path.read_text())
         data["times_s"].update(plain=1.0, moldable=1.05)
@@ -217,7 +228,7 @@ def test_a_narrow_win_of_plain_execution_is_raced_again_once_a_start(
         return int(data["num_races"])
 
     with torch.no_grad():
-        [entry] = planned(Wide().eval(), torch.randn(32, 16), keep=True, run="best")._entries.values()
+        fast = planned(Wide().eval(), x, keep=True, run="best")
         found = [num_races(), num_races()]
         for _ in range(3):
             planning._raced.clear()  # as after a start

@@ -12,7 +12,7 @@ from made_trials import scaling
 
 from corewise.report.charts.widths import timeline_chart
 from corewise.report.dynamic import Dynamic, dynamic_of, dynamic_part
-from corewise.report.dynamic_tables import spread
+from corewise.report.dynamic_tables import graph_table, spread
 from corewise.report.figures import rendered
 from corewise.report.gather import Ask, report_of
 from corewise.report.groups import Group, Source, groups_of
@@ -142,6 +142,25 @@ def test_the_timeline_has_a_bar_for_each_task_on_its_cores() -> None:
     assert min(row["start"] for row in rows) == 0
     assert "moldable, native executor" in chart.caption
     assert chart.alt.startswith("Timeline of 13 tasks on 16 cores over 37.4 ms")
+
+
+def test_a_training_step_is_drawn_there_and_back() -> None:
+    facts = plan_facts()
+    back = [
+        {**bar, "start_s": 0.1 - bar["end_s"], "end_s": 0.1 - bar["start_s"], "is_backward": True}
+        for bar in facts["timeline"]
+    ]
+    facts["timeline"] += back
+    found = both(*fixed_grid(), changing(facts=facts))
+    plan = plan_of(found.group, found.best)
+    chart = timeline_chart(found, plan)
+    assert chart is not None
+    rows = chart.spec["datasets"]["rows"]
+    assert sum(row["task"].endswith(", backward") for row in rows) == len(rows) / 2 == 13
+    assert chart.alt.startswith("Timeline of 13 tasks on 16 cores over 99.8 ms")
+    graph = graph_table(found, plan)
+    assert graph is not None
+    assert graph.rows[0][4:6] == [1e-4, 0.03]  # of the way there
 
 
 def test_cores_that_do_not_lie_together_are_drawn_apart() -> None:

@@ -33,9 +33,8 @@ class TuneVerb(Verb):
         try:
             return super().parse_args(ctx, args)
         except Exception as problem:
-            if is_command and hasattr(
-                problem, "possibilities"
-            ):  # of an unknown option; it has no public name
+            is_unknown_option = hasattr(problem, "possibilities")  # it has no public name
+            if is_command and is_unknown_option:
                 problem.message = f"{problem}; {AFTER_DASHES}"  # type: ignore[attr-defined]
             raise
 

@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from corewise.dataflow.allocation import usable_cpus
-from corewise.dataflow.choose import best_of
+from corewise.dataflow.choose import best_of, typical
 
 CHECK_S = 0.2  # how often the allocation is looked at, at most
 _RACE_CALLS = 3  # calls of each kind after a change, before one is settled on
@@ -35,6 +35,11 @@ class Allocation:
             self._next_look = now + CHECK_S
             self._cpus = self._look()
         return self._cpus
+
+    def give_back(self) -> None:
+        """Lets torch have the threads again that it lost to CPUs given by name."""
+        if self._given and torch.get_num_threads() == self._set_threads < self._asked_threads:
+            torch.set_num_threads(self._asked_threads)
 
     def _look(self) -> Tuple[int, ...]:
         threads = torch.get_num_threads()
@@ -82,4 +87,11 @@ class OnlineRace:
         self.times[name].append(seconds)
         if min(len(ones) for ones in self.times.values()) <= _RACE_CALLS:
             return None
-        return best_of({one: seen[1:] for one, seen in self.times.items()})  # the first of each warms up
+        return best_of(self._warm())
+
+    def typical_s(self) -> Dict[str, float]:
+        """What calls of each took."""
+        return {name: typical(seen) for name, seen in self._warm().items()}
+
+    def _warm(self) -> Dict[str, List[float]]:
+        return {name: seen[1:] for name, seen in self.times.items()}  # the first of each warms up

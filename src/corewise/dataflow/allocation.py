@@ -5,9 +5,11 @@ Measured side: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import operator
 import os
+import threading
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 
 def usable_cpus(num_threads: int, cgroup_root: str = "/sys/fs/cgroup") -> Tuple[int, ...]:
@@ -16,6 +18,31 @@ def usable_cpus(num_threads: int, cgroup_root: str = "/sys/fs/cgroup") -> Tuple[
     quota = cpu_quota(cgroup_root)
     most = min(num_threads, len(allowed), max(1, int(quota)) if quota else len(allowed))
     return tuple(sorted(_one_per_core_first(allowed)[:most])) if most < len(allowed) else tuple(allowed)
+
+
+def checked_cpus(cpus: Iterable[int]) -> Tuple[int, ...]:
+    """These CPUs, if threads can be pinned to each of them; a ValueError names those that cannot be had."""
+    try:
+        found = tuple(dict.fromkeys(map(operator.index, cpus)))
+    except TypeError:
+        raise ValueError(f"cpus={cpus!r}: a list of CPU numbers is needed, such as [0, 1]") from None
+    if not found:
+        raise ValueError("cpus is empty: name CPUs, or leave it out for all that this process may use")
+    refused: List[int] = []
+    looking = threading.Thread(target=lambda: refused.extend(cpu for cpu in found if not _can_have(cpu)))
+    looking.start()  # a thread of its own: this one's affinity stays
+    looking.join()
+    if refused:
+        raise ValueError(f"cpus={list(found)}: this process cannot have {', '.join(map(str, refused))}")
+    return found
+
+
+def _can_have(cpu: int) -> bool:
+    try:
+        os.sched_setaffinity(0, (cpu,))
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _one_per_core_first(cpus: Sequence[int]) -> List[int]:

@@ -63,6 +63,29 @@ def capture(
     return dataclasses.replace(captured, program=program)
 
 
+def apart(leaves: Sequence[Any], module: torch.nn.Module) -> List[Any]:
+    """The inputs, copied where one comes twice or is the module's own: export would take both for one."""
+    seen = {id(one) for one in (*module.parameters(), *module.buffers())}
+    seen.update(id(one) for part in module.modules() for one in vars(part).values())
+    found = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            leaf = _copied(leaf) if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+        found.append(leaf)
+    return found
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """An equal tensor in memory of its own, its elements as far apart."""
+    copy = tensor.detach().clone()
+    if copy.stride() != tensor.stride():
+        place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+        memory = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+        copy = torch.empty(0, dtype=tensor.dtype).set_(memory, *place)
+    return copy.requires_grad_(tensor.requires_grad)
+
+
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
         with quiet_export(), torch.autocast("cpu", enabled=False), quick_shapes():
@@ -102,6 +125,8 @@ class _Reading:
                 raise CannotCapture(
                     "it holds a graph within the graph: a loop, a branch, or a grad or autocast context"
                 )
+        if not self.calls:
+            raise CannotCapture("it runs no operator")
         order = order_to_keep(self.touched, self.written, [call.is_random for call in self.calls])
         program = Program(
             calls=tuple(self.calls),

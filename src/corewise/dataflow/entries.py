@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Hashable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -16,10 +16,11 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.adaptive import OnlineRace, resized
 from corewise.dataflow.binding import Bound
-from corewise.dataflow.capture import CannotCapture, capture
+from corewise.dataflow.capture import CannotCapture, apart, capture
 from corewise.dataflow.explain import described, task_name
+from corewise.dataflow.kept_costs import PLAIN
+from corewise.dataflow.kinds import Kind
 from corewise.dataflow.lanes import widths_for
-from corewise.dataflow.modes import current_modes
 from corewise.dataflow.planning import Case, Decision, candidate_plans, decide, kept_for
 from corewise.dataflow.program import Program
 from corewise.dataflow.same import why_different
@@ -27,59 +28,8 @@ from corewise.dataflow.tasks import call_graph
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Ran
 
-
-@dataclass(frozen=True)
-class Kind:
-    """Inputs, modes and module states for which one program is right."""
-
-    inputs: Tuple[Hashable, Tuple[Any, ...]]  # how they are nested, and what each leaf is
-    grad: bool
-    autocast: Optional[torch.dtype]
-    state: Tuple[bytes, Hashable]  # of the module: training flags; types and devices
-
-    @classmethod
-    def of(cls, leaves: Sequence[Any], form: Hashable, state: Tuple[bytes, Hashable]) -> Optional[Kind]:
-        """The kind of these inputs now; None when a program cannot be known by them."""
-        described: List[Hashable] = []
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                if leaf.device.type != "cpu" or leaf.layout != torch.strided or type(leaf) not in _TENSORS:
-                    return None
-                described.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad))
-            elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype)):
-                described.append((type(leaf), leaf))
-            else:
-                return None
-        modes = current_modes()
-        return cls((form, tuple(described)), modes.grad, modes.autocast, state)
-
-    def words(self) -> str:
-        """For people: what kind this is."""
-        _, leaves = self.inputs
-        shapes = [
-            f"{'×'.join(map(str, one[0])) or 'scalar'} {str(one[2]).rpartition('.')[2]}"
-            if len(one) > 2
-            else repr(one[1])
-            for one in leaves
-        ]
-        flags, _ = self.state
-        mode = "training" if any(flags) else "evaluating"
-        grads = "with gradients" if self.grad else "without gradients"
-        cast = f", autocast {str(self.autocast).rpartition('.')[2]}" if self.autocast else ""
-        return f"inputs {', '.join(shapes)}, {mode}, {grads}{cast}"
-
-
-_TENSORS = (torch.Tensor, nn.Parameter)
 ONE_CORE = "this process may use one core only"
 _SHARE_WHILE_CALLED = 0.25  # of the time for planning, when a call waits for it
-
-
-def flattened(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tuple[Sequence[Any], Hashable]:
-    """The inputs one by one, and how they are nested, as something that can be compared and hashed."""
-    if not kwargs and all(type(one) is torch.Tensor for one in args):  # most calls; the rest takes longer
-        return args, len(args)
-    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-    return leaves, str(spec)
 
 
 class Entry:
@@ -99,8 +49,7 @@ class Entry:
         self._num_cores = len(teams.cpus) if teams is not None else 0  # as last seen
         self._is_due = False  # plain execution was best on fewer cores than there are now
         self._began_s = 0.0
-        self._ran: Optional[Tuple[executors.Executor, Tuple[int, ...]]] = None
-        self.reached_s = 0.0
+        self._ran: Optional[Tuple[executors.Executor, Decision]] = None
         self.used_at = 0  # number of the call
 
     @property
@@ -120,35 +69,42 @@ class Entry:
         """The model's result for these inputs."""
         assert self.bound is not None
         assert self.decision is not None
-        race = self._race
+        race, decision = self._race, self.decision
         name = race.next_name() if race else "planned"
         began = time.perf_counter()
-        executor = self.decision.executor
+        executor = decision.executor
         if executor is None or name == "plain" or not self.bound.may_run(leaves):
             result = plain()
         else:
-            result = self._by_plan(executor, leaves, teams, plain)
+            result = self._by_plan(executor, decision, leaves, plain)
         if race is not None:
             self._note(race, name, time.perf_counter() - began)
         return result
 
     def _by_plan(
-        self, executor: executors.Executor, leaves: Sequence[Any], teams: Teams, plain: Callable[[], Any]
+        self,
+        executor: executors.Executor,
+        decision: Decision,
+        leaves: Sequence[Any],
+        plain: Callable[[], Any],
     ) -> Any:
         assert self.bound is not None
+        teams = executor.teams  # another caller may have planned for other cores meanwhile
         values = self.bound.values(leaves)
         with teams.lock:
             is_open = teams.is_open  # another caller may have closed them, or moved to other cores
             if is_open:
                 self._began_s = time.perf_counter()
                 executor.run(values)
-                self._ran = (executor, teams.cpus)
+                self._ran = (executor, decision)
         return self.bound.result(values) if is_open else plain()
 
     def _note(self, race: OnlineRace, name: str, seconds: float) -> None:
         winner = race.note(name, seconds)
         if winner is not None and self.decision is not None:
             self._race = None
+            times = race.typical_s()
+            self.decision.times_s = {PLAIN: times["plain"], self.decision.chosen: times["planned"]}
             if winner == "plain":
                 self.decision.executor = None
                 self.decision.chosen = "plain"
@@ -173,24 +129,26 @@ class Entry:
         if plan is not None:
             executor = executors.make(self.case.kind, self.case.program, tasks, plan, teams)
         times = {"moldable": plan.expected_s} if plan is not None else {}
+        is_borrowed = self.decision.is_borrowed
         self.decision = Decision("moldable" if plan else "plain", executor, tasks, costs, {}, times)
-        self.decision.measured = measured
+        self.decision.measured, self.decision.is_borrowed = measured, is_borrowed
         self._race = OnlineRace() if plan is not None and not self.case.runs_plan else None
         self._teams = teams
 
     def timeline(self) -> List[Ran]:
-        """The last planned call."""
-        if self._ran is None or self.decision is None or self.bound is None:
+        """The last planned call, and its way back where that has been gone."""
+        if self._ran is None or self.bound is None:
             return []
-        executor, cpus = self._ran
-        spans = sorted(executor.spans, key=lambda span: (span.start_s, span.task))
+        executor, decision = self._ran
+        back = [span for span in executor.backward_spans if span.start_s >= self._began_s]
+        names = [task_name(self.bound.program, task, decision.call_costs) for task in decision.tasks]
         found = []
-        for span in spans:
-            lane = executor.plan.lanes[span.lane]
-            name = task_name(self.bound.program, self.decision.tasks[span.task], self.decision.call_costs)
-            taken = cpus[lane.first : lane.first + lane.width]
-            start, end = span.start_s - self._began_s, span.end_s - self._began_s
-            found.append(Ran(span.task, name, span.lane, taken, start, end))
+        for spans, is_backward in ((executor.spans, False), (back, True)):
+            for span in sorted(spans, key=lambda one: (one.start_s, one.task)):
+                lane = executor.plan.lanes[span.lane]
+                taken = executor.teams.cpus[lane.first : lane.first + lane.width]
+                start, end = span.start_s - self._began_s, span.end_s - self._began_s
+                found.append(Ran(span.task, names[span.task], span.lane, taken, start, end, is_backward))
         return found
 
     def explained(self, cpus: Tuple[int, ...], no_native: str) -> str:
@@ -208,8 +166,12 @@ class Entry:
             d.expected_s,
             d.chosen,
             d.bound_s,
+            d.is_borrowed,
         )
-        source = "kept from an earlier start" if d.was_kept else "measured"
+        if d.is_borrowed:
+            source = "of another size"
+        else:
+            source = "kept from an earlier start" if d.was_kept else "measured"
         kind = self.case.kind if self.case else "python"
         why = f" ({no_native})" if kind == "python" and no_native else ""
         return f"{text}\nCosts {source}; planned in {d.planning_s:.2g} s; {kind} executor{why}."
@@ -237,13 +199,15 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
         return Entry(reason="an input is empty")
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(request.kind.grad):
-            case = _captured_case(request, [_outside_inference(leaf) for leaf in leaves], spec, teams)
+            own = apart([_outside_inference(leaf) for leaf in leaves], request.module)
+            case = _captured_case(request, own, spec, teams)
             with case.bound.untouched():
                 different = why_different(case)
             different = different or (_why_tied(case, spec) if request.kind.grad else "")
             if different:
                 return Entry(reason=different)
-            return _borrowed(request, case, teams) or Entry(case.bound, decide(case, teams), case, teams)
+            found = _borrowed(request, case, teams)
+            return found or Entry(case.bound, decide(case, teams), case.without_inputs(), teams)
     except CannotCapture as problem:
         return Entry(reason=str(problem))
     except Exception as problem:  # planning is a help; the module's own errors show when it is called
@@ -277,18 +241,16 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
     if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
         raise CannotCapture("export orders its inputs otherwise")
     bound, kind, options = Bound(captured, request.module), request.kind, request.options
-    modes = f"{kind.grad} {kind.autocast} {options['run']}"
+    modes, executor = f"{kind.grad} {kind.autocast} {options['run']}", request.executor
 
-    def key_for(num_cores: int) -> str:
-        return kept_costs.kept_key(
-            captured.fingerprint, num_cores, torch.__version__, request.executor, modes
-        )
+    def key_for(num_cores: int) -> str:  # lives on: it must not hold the request with its inputs
+        return kept_costs.kept_key(captured.fingerprint, num_cores, torch.__version__, executor, modes)
 
     return Case(
         bound,
         leaves,
         _plain_call(request.module, bound, leaves, spec),
-        request.executor,
+        executor,
         key_for(len(teams.cpus)),
         bool(options["keep"]),
         float(options["planning_s"]) * (_SHARE_WHILE_CALLED if request.others else 1.0),
@@ -309,7 +271,8 @@ def _borrowed(request: Request, case: Case, teams: Teams) -> Optional[Entry]:
             plan = decision.executor.plan
             executor = executors.make(case.kind, case.program, decision.tasks, plan, teams)
             new = Decision(decision.chosen, executor, decision.tasks, decision.call_costs, {}, {})
-            entry = Entry(case.bound, new, case, teams)
+            new.is_borrowed = True
+            entry = Entry(case.bound, new, case.without_inputs(), teams)
             entry._race = None if case.runs_plan else OnlineRace()
             return entry
     return None

@@ -27,6 +27,7 @@ class Executor(Protocol):
 
     name: str
     plan: Plan
+    teams: Teams
 
     def run(self, values: List[Any]) -> None:
         """Computes the values in place; on return the program's outputs are among them."""
@@ -34,6 +35,10 @@ class Executor(Protocol):
     @property
     def spans(self) -> Sequence[Span]:
         """When each task of the last call ran."""
+
+    @property
+    def backward_spans(self) -> Sequence[Span]:
+        """When each task of the last backward pass ran; none where torch differentiates the whole."""
 
 
 def available(kind: Optional[str]) -> Tuple[str, str]:

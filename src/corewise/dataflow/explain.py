@@ -69,6 +69,10 @@ def candidate_lines(times_s: Mapping[str, float], expected_s: Mapping[str, float
     return table(("candidate", "ms", "expected", ""), rows)
 
 
+def _counted(num: int, what: str) -> str:
+    return f"{num} {what}{'s' * (num != 1)}"
+
+
 def _allocation_line(num_planned: int, num_now: int) -> str:
     now = f"this process may use {num_now} now"
     if num_now == 1:
@@ -86,21 +90,27 @@ def described(
     expected_s: Mapping[str, float],
     chosen: str,
     bound_s: float,
+    is_borrowed: bool = False,
 ) -> str:
-    """The whole explanation of one kind of inputs."""
+    """The whole explanation of one kind of inputs; borrowed are plan and costs of another size."""
     num_cores = plan.lanes[CALLER].width if plan is not None else max(map(max, costs), default=len(cpus))
     bound_s = bound_s or lower_bound_s(tasks, task_costs(tasks, costs), num_cores)
+    bound = f"no schedule of them ends before {1e3 * bound_s:.3g} ms"
     lines = [
-        f"{len(program.calls)} operators in {len(tasks)} task{'s' * (len(tasks) != 1)} on {num_cores} cores; "
-        f"no schedule of them ends before {1e3 * bound_s:.3g} ms"
+        f"{_counted(len(program.calls), 'operator')} in {_counted(len(tasks), 'task')} on {num_cores} cores; "
+        f"{'the plan of inputs of another size was taken over' if is_borrowed else bound}"
     ]
     if num_cores != len(cpus):
         lines.append(_allocation_line(num_cores, len(cpus)))
     if times_s:
         lines += candidate_lines(times_s, expected_s, chosen)
         reached = times_s[chosen]
-        if reached > 0:
+        if reached > 0 and not is_borrowed:
             lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of the bound")
+    elif is_borrowed:
+        lines.append(
+            "it was not timed beside others; unless told to run plans, real calls settle whether it stays"
+        )
     elif plan is not None:
         lines.append(f"the plan should take {1e3 * plan.expected_s:.3g} ms; it was not timed beside others")
     elif expected_s:
@@ -113,7 +123,9 @@ def described(
         lines.append("The module itself runs: nothing tried was faster by enough.")
         return "\n".join(lines)
     rows = plan_rows(program, tasks, plan, costs, cpus)
-    lines += ["", *table(("task", "cores", "on", "ms", "ms at each width"), rows[:_MOST_ROWS])]
+    num_columns = 3 if is_borrowed else 5
+    head = ("task", "cores", "on", "ms", "ms at each width")[:num_columns]
+    lines += ["", *table(head, [row[:num_columns] for row in rows[:_MOST_ROWS]])]
     if len(rows) > _MOST_ROWS:
         lines.append(f"and {len(rows) - _MOST_ROWS} more")
     return "\n".join(lines)

@@ -6,17 +6,20 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import threading
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
 from corewise.dataflow import executors
 from corewise.dataflow.adaptive import Allocation
-from corewise.dataflow.entries import ONE_CORE, Entry, Kind, Request, flattened, prepared
+from corewise.dataflow.allocation import checked_cpus
+from corewise.dataflow.entries import ONE_CORE, Entry, Request, prepared
+from corewise.dataflow.kinds import Kind, flattened, why_unknown
 from corewise.dataflow.modes import runs_under_others_control
 from corewise.dataflow.spinning import complaint, note_once
 from corewise.dataflow.teams import Teams, in_team, shared_teams
@@ -96,6 +99,9 @@ class Malleable:
     ) -> None:
         if run not in ("best", "planned"):
             raise ValueError(f"run={run!r}: known are 'best' and 'planned'")
+        if not isinstance(planning_s, (int, float)) or not planning_s >= 0:
+            raise ValueError(f"planning_s={planning_s!r}: a number of seconds is needed")
+        cpus = None if cpus is None else checked_cpus(cpus)
         self._module = module
         options = {"executor": executor, "cpus": cpus, "planning_s": planning_s, "keep": keep, "run": run}
         self._options = options
@@ -111,6 +117,7 @@ class Malleable:
         self._seen: Dict[Any, _Comings] = {}  # inputs that came before, whether planned for or not
         self._num_calls = self._num_changes = self._changed_at = self._plans_from = 0
         self._last: Optional[Entry] = None
+        self._why_unknown = ""  # of inputs that are of no kind
         if self._why_never:
             note_once(f"{type(module).__name__} runs as it is: {self._why_never}")
 
@@ -119,7 +126,7 @@ class Malleable:
         if self._why_plain_now():
             return self._module(*args, **kwargs)
         with self._guard:
-            entry, leaves = self._entry(args, kwargs)
+            entry, leaves = self._entry(args, kwargs) if self._finalizer.alive else (None, ())
             teams = self._teams() if entry is not None and entry.may_plan(len(self._cpus_now())) else None
             if entry is not None and teams is not None:
                 entry.follow(teams)
@@ -137,9 +144,15 @@ class Malleable:
             with self._guard:
                 self._notice_changes()
                 kind = Kind.of(leaves, form, self._watch.state())
-                if not self._why_plain_now() and kind is not None and kind not in self._entries:
+                if kind is None:
+                    self._note_unknown(leaves)
+                elif not self._why_plain_now() and kind not in self._entries:
                     self._plan(kind, args, kwargs, is_asked=True)
         return self
+
+    def _note_unknown(self, leaves: Sequence[Any]) -> None:
+        self._why_unknown = why_unknown(leaves)
+        note_once(f"{type(self._module).__name__} runs as it is: {self._why_unknown}")
 
     def _why_plain_now(self) -> str:
         if self._why_never:
@@ -161,6 +174,7 @@ class Malleable:
             return None, leaves
         kind = Kind.of(leaves, form, self._watch.state())
         if kind is None:
+            self._note_unknown(leaves)
             return None, leaves
         entry = self._entries.get(kind)
         if entry is not None and entry.reason == ONE_CORE and len(self._allocation.cpus()) > 1:
@@ -244,9 +258,9 @@ class Malleable:
         reason = self._why_plain_now()
         if reason:
             return f"{head} runs as it is: {reason}."
+        parts = [f"{head} runs as it is: {self._why_unknown}."] if self._why_unknown else []
         if not self._entries:
-            return f"{head}: no inputs seen yet."
-        parts = []
+            return parts[0] if parts else f"{head}: no inputs seen yet."
         for kind, entry in self._entries.items():
             parts.append(f"{head}, {kind.words()}: {entry.explained(self._cpus_now(), self._no_native)}")
         warning = complaint() if any(entry.is_planned for entry in self._entries.values()) else ""
@@ -256,13 +270,16 @@ class Malleable:
         return self._allocation.cpus()
 
     def timeline(self) -> List[Ran]:
-        """The tasks of the last call that ran by a plan: what, on which CPUs, from when to when."""
+        """The tasks of the last call that ran by a plan, backward included: what, on which CPUs, when."""
         return self._last.timeline() if self._last is not None else []
 
     def trace(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the timeline of the last planned call as a file for chrome://tracing or ui.perfetto.dev."""
+        ran = self.timeline()
+        if not ran:
+            note_once(f"{os.fspath(path)} holds no tasks: no call has run by a plan, and explain() tells why")
         with open(path, "w") as out:
-            out.write(written_trace(self.timeline()))
+            out.write(written_trace(ran))
 
     def train(self, mode: bool = True) -> Malleable:
         """Sets the module's mode."""
@@ -280,10 +297,13 @@ class Malleable:
 
     def close(self) -> None:
         """Ends all threads; calls run the module itself from now on."""
+        if self._pid != os.getpid():  # a forked child has no threads, and the guard may be its parent's
+            return
         with self._guard:
             self._entries.clear()
             self._last = None
-        self._finalizer()
+            self._finalizer()  # whoever waits for the guard sees it
+            self._allocation.give_back()
 
     def __enter__(self) -> Malleable:
         return self
@@ -306,7 +326,13 @@ class Malleable:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_module" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self.__dict__["_module"], name)
+        found = getattr(self.__dict__["_module"], name)
+        return functools.partial(self._fluently, found) if name in _FLUENT else found
+
+    def _fluently(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a method of the module returns, and this object where that is the module."""
+        result = method(*args, **kwargs)
+        return self if result is self._module else result
 
     def __reduce__(self) -> Any:
         return _rebuilt, (self._module, self._options)
@@ -321,8 +347,14 @@ class Malleable:
 # What setting an attribute does not pass on to the module.
 _OWN = {
     "_module", "_options", "_kind_of_executor", "_no_native", "_pid", "_why_never", "_allocation", "_guard",
-    "_held", "_finalizer", "_watch", "_entries", "_seen", "_last",
+    "_held", "_finalizer", "_watch", "_entries", "_seen", "_last", "_why_unknown",
     "_num_calls", "_num_changes", "_changed_at", "_plans_from",
+}  # fmt: skip
+
+# Methods that return the module, after which a plan must not be lost: fast = fast.to(torch.bfloat16).
+_FLUENT = {
+    "apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "requires_grad_", "share_memory", "to",
+    "to_empty", "type", "xpu",
 }  # fmt: skip
 
 

@@ -56,6 +56,8 @@ def runs_under_others_control() -> str:
         return "it is being compiled or traced"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "gradients are computed forwards (torch.autograd.forward_ad)"
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     if top is not None and top(False) is not None:
         return "hooks on saved tensors are active"

@@ -14,6 +14,7 @@ import torch
 from corewise.dataflow.adaptive import Allocation
 from corewise.dataflow.lanes import slots, widths_for
 from corewise.dataflow.modes import Modes, current_modes, runs_under_others_control
+from corewise.dataflow.own_width import set_own_width
 from corewise.dataflow.schedule import Lane
 from corewise.dataflow.teams import Teams, in_team, shared_teams
 
@@ -62,7 +63,8 @@ def parallel(*branches: Callable[[], Any]) -> Tuple[Any, ...]:
     if teams is None or teams.pid != os.getpid():
         return tuple(branch() for branch in branches)
     try:
-        if teams.lock.acquire(blocking=False):
+        # Closed: another thread has moved to other cores meanwhile.
+        if teams.lock.acquire(blocking=False) and teams.is_open:
             teams.runs_branches = True
             return _together(branches, teams)
     finally:
@@ -126,7 +128,7 @@ def _together(branches: Tuple[Callable[[], Any], ...], teams: Teams) -> Tuple[An
         for place, job in zip(places, jobs):
             teams.team(Lane(place, width)).give(lambda job=job: job.run(modes, work))  # type: ignore[misc]
         if takes_part:
-            torch.set_num_threads(1)
+            set_own_width(1)
             work()
 
     _run_all(begin, jobs, waiting)
@@ -147,7 +149,7 @@ def _run_all(begin: Callable[[], None], jobs: Sequence[_Job], waiting: List[int]
         waiting.clear()
     finally:
         if torch.get_num_threads() != full_width:
-            torch.set_num_threads(full_width)
+            set_own_width(full_width)
     for job in jobs:
         while True:
             try:

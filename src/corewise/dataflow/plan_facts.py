@@ -40,7 +40,13 @@ def plan_facts(made: Malleable) -> Dict[str, Any]:
         "num_operators": sum(len(task.calls) for task in decision.tasks),
         "tasks": _tasks(entry),
         "timeline": [
-            {"task": ran.task, "cpus": list(ran.cpus), "start_s": ran.start_s, "end_s": ran.end_s}
+            {
+                "task": ran.task,
+                "cpus": list(ran.cpus),
+                "start_s": ran.start_s,
+                "end_s": ran.end_s,
+                "is_backward": ran.is_backward,
+            }
             for ran in made.timeline()
         ],
     }

@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
@@ -51,6 +51,7 @@ class Decision:
     was_kept: bool = False
     measured: Optional[Tuple[Dict[int, float], ...]] = None  # costs as measured, where these are derived
     spread: float = 0.0  # of plain execution's runs
+    is_borrowed: bool = False  # plan and costs are those of inputs of another size
 
     @property
     def plan(self) -> Optional[Plan]:
@@ -83,6 +84,10 @@ class Case:
         return torch.is_grad_enabled() and any(
             isinstance(one, torch.Tensor) and one.requires_grad for one in brought
         )
+
+    def without_inputs(self) -> Case:
+        """What is needed once it is decided; the inputs, with their history, are let go."""
+        return replace(self, leaves=(), call_plain=lambda: None)
 
     def values(self) -> List[Any]:
         """Fresh values for a run that is thrown away."""
@@ -132,11 +137,19 @@ def _fitting(case: Case, key: str, teams: Teams) -> Optional[Kept]:
 
 
 def _of_kept(case: Case, kept: Kept, teams: Teams) -> Decision:
-    executor = None
+    executor, expected = None, {}
     if kept.plan is not None:
         executor = executors.make(case.kind, case.program, kept.tasks, kept.plan, teams)
+        expected = {kept.chosen: kept.plan.expected_s}
     return Decision(
-        kept.chosen, executor, kept.tasks, kept.call_costs, kept.times_s, {}, kept.bound_s, was_kept=True
+        kept.chosen,
+        executor,
+        kept.tasks,
+        kept.call_costs,
+        kept.times_s,
+        expected,
+        kept.bound_s,
+        was_kept=True,
     )
 
 

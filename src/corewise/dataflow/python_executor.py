@@ -14,6 +14,7 @@ import torch
 
 from corewise.dataflow.generated import lifetimes, task_function
 from corewise.dataflow.modes import Modes, current_modes
+from corewise.dataflow.own_width import set_own_width
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
 from corewise.dataflow.teams import Teams
@@ -57,6 +58,7 @@ class PythonExecutor:
         self.first_of = {self.by_thread[thread][0].number: thread for thread in self.workers}
         self.threads = threads
         self.spans: List[Span] = []
+        self.backward_spans: List[Span] = []  # torch differentiates the whole
 
     def run(self, values: List[Any]) -> None:
         """Computes the program's values in place; on return the outputs are among them."""
@@ -159,13 +161,13 @@ class _Run:
             for step in self.executor.by_thread.get(CALLER, ()):
                 wanted = full_width if step.lane == CALLER else lanes[step.lane].width
                 if wanted != width:
-                    torch.set_num_threads(wanted)
+                    set_own_width(wanted)
                     width = wanted
                 if not self._run_step(step):
                     return
         finally:
             if width != full_width:
-                torch.set_num_threads(full_width)
+                set_own_width(full_width)
 
     def _run_worker(self, thread: int, claim: threading.Lock) -> None:
         if not claim.acquire(blocking=False):

@@ -108,13 +108,19 @@ class PythonTraining:
         values: List[Any] = [None] * self.back_program.num_values
         values[0] = tape
         values[1 : 1 + len(arriving)] = arriving
-        if self.teams.is_open:
-            with self.teams.lock:
-                self.backward.run(values)
-        else:  # closed meanwhile
+        if not self._ran_backward(values):  # closed meanwhile
             for step in sorted(self.backward.steps, key=lambda one: one.task):
                 step.run(values)
         return values[1 + len(arriving) :]
+
+    def _ran_backward(self, values: List[Any]) -> bool:
+        if not self.teams.is_open:  # nor is the lock to be had, in a forked child
+            return False
+        with self.teams.lock:
+            is_open = self.teams.is_open
+            if is_open:
+                self.backward.run(values)
+        return is_open
 
     def repeated(self, values: List[Any]) -> None:
         """Computes the values in one piece, as plain torch would."""

@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from corewise.dataflow.own_width import set_own_width
 from corewise.dataflow.schedule import Lane
 from corewise.machine.pinning import set_process_name
 
@@ -78,7 +79,7 @@ def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None
     set_process_name(f"corewise-{len(cpus)}")
     with contextlib.suppress(OSError):  # taken away meanwhile: the next look at the allocation sees it
         os.sched_setaffinity(0, cpus)  # before the first operator: its OpenMP team inherits this
-    torch.set_num_threads(len(cpus))
+    set_own_width(len(cpus))
     while True:
         job = next_job()
         if job is None:
@@ -107,6 +108,7 @@ class Teams:
             if not self._finalizer.alive:
                 raise RuntimeError("these teams were closed")
             self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
+            torch.set_num_threads(torch.get_num_threads())  # else MKL would choose widths of its own
         return self._teams[key]
 
     def also_close(self, close: Callable[[], None]) -> None:

@@ -27,6 +27,7 @@ class Ran(NamedTuple):
     cpus: Tuple[int, ...]
     start_s: float
     end_s: float
+    is_backward: bool = False
 
 
 def chrome_trace(timeline: Sequence[Ran]) -> Dict[str, Any]:
@@ -42,7 +43,7 @@ def chrome_trace(timeline: Sequence[Ran]) -> Dict[str, Any]:
                     "ph": "X",
                     "pid": 1,
                     "tid": cpu,
-                    "name": ran.name,
+                    "name": f"{ran.name}, backward" if ran.is_backward else ran.name,
                     "cat": f"width {len(ran.cpus)}",
                     "ts": ran.start_s * 1e6,
                     "dur": (ran.end_s - ran.start_s) * 1e6,

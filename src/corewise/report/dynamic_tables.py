@@ -222,7 +222,7 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
     if plan is None or not plan.tasks:
         return None
     widths = sorted({width for task in plan.tasks for width in task.seconds_at})
-    ran = {bar.task: bar for bar in plan.bars}
+    ran = {bar.task: bar for bar in plan.bars if not bar.is_backward}
     columns = [
         Column(key="task", title="task", kind="number"),
         Column(key="name", title="operators"),

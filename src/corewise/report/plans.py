@@ -31,6 +31,7 @@ class Bar:
     cpus: Sequence[int]
     start_s: float
     end_s: float
+    is_backward: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,4 +112,5 @@ def _task(number: int, each: Mapping[str, Any]) -> PlannedTask:
 
 def _bar(each: Mapping[str, Any]) -> Bar:
     cpus = sorted(int(cpu) for cpu in each["cpus"])
-    return Bar(int(each["task"]), cpus, float(each["start_s"]), float(each["end_s"]))
+    is_backward = bool(each.get("is_backward"))
+    return Bar(int(each["task"]), cpus, float(each["start_s"]), float(each["end_s"]), is_backward)

@@ -30,7 +30,16 @@ from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
 UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
-HEADERS = ("boxing.h", "execution.h", "executor.h", "graph.h", "lanes.h", "training.h", "waiting.h")
+HEADERS = (
+    "boxing.h",
+    "execution.h",
+    "executor.h",
+    "graph.h",
+    "lanes.h",
+    "training.h",
+    "waiting.h",
+    "widths.h",
+)
 NAME = "corewise_native"
 OWN_FOLDER = "COREWISE_NATIVE_CACHE"  # where builds are kept instead, for images and shared installations
 MOST_BUILD_S = 300

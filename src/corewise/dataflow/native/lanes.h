@@ -1,7 +1,6 @@
 // Threads that run tasks: one for each set of CPUs, each with an OpenMP team that is never resized.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "waiting.h"
+#include "widths.h"
 
 namespace corewise {
 
@@ -137,7 +137,7 @@ class Run {
     if (!schedule_.helps[lane]) return false;
     for (auto it = schedule_.shared.rbegin(); it != schedule_.shared.rend(); ++it)
       if (!taken_[*it].load() && remaining_[*it].load() == 0 && take(*it)) {
-        if (lane == 0) at::set_num_threads(1);
+        if (lane == 0) set_width(1);
         do_step(*it, own_lane(lane));
         return true;
       }
@@ -215,7 +215,7 @@ class Worker {
     sched_setaffinity(0, sizeof mask, &mask);  // fails for CPUs that are gone, which others notice
     pthread_setname_np(pthread_self(), "corewise-lane");
     at::get_num_threads();  // torch's own start of a thread, which would set the width again later
-    at::set_num_threads(static_cast<int>(cpus_.size()));
+    set_width(static_cast<int>(cpus_.size()));
     inside_a_run = true;
     std::lock_guard<std::mutex> guard(mutex_);
     is_started_ = true;
@@ -272,11 +272,11 @@ inline void Run::on_caller() {
     const auto ready = [&] { return remaining_[step].load() == 0; };
     while (!ready() && (caller_helped(width) || !caller_.wait(kFirstStep + step, ready, kSignalNs))) check();
     const int wanted = schedule_.steps[step].width ? schedule_.steps[step].width : full_width;
-    if (wanted != width) at::set_num_threads(width = wanted);
+    if (wanted != width) set_width(width = wanted);
     do_own(step);
   }
   while (caller_helped(width)) check();
-  if (width != full_width) at::set_num_threads(full_width);
+  if (width != full_width) set_width(full_width);
   const auto ended = [&] { return working_lanes_.load() == 0; };
   while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check();
   rethrow();
@@ -299,7 +299,7 @@ class Lanes {
     if (!found) {
       const int width = at::get_num_threads();
       found = std::make_unique<Worker>(cpus);
-      at::set_num_threads(width);  // the worker has set what threads to come begin with
+      at::set_num_threads(width);  // MKL must not choose widths of its own, nor threads to come begin with another
     }
     return found.get();
   }

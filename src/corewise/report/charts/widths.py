@@ -76,14 +76,19 @@ def timeline_chart(found: Dynamic, plan: PlanShown | None) -> Chart | None:
             f"the cores it had; gaps are cores without a task. {share(plan.busy_share)} of their time is "
             f"covered; the plan ({plan.chosen}, {plan.executor} executor) could end after "
             f"{duration(plan.bound_s)} at best.",
-            "In training the forward pass is drawn." if group.mode == "train" else "",
+            _passes_drawn(plan) if group.mode == "train" else "",
             f"The shortest {counted(left, 'task')} are not drawn." if left else "",
         ),
         alt=(
-            f"Timeline of {counted(len(plan.bars), 'task')} on {counted(len(plan.cpus), 'core')} over "
-            f"{duration(plan.total_s)}: {listed(kinds, 4)}."
+            f"Timeline of {counted(len({bar.task for bar in plan.bars}), 'task')} on "
+            f"{counted(len(plan.cpus), 'core')} over {duration(plan.total_s)}: {listed(kinds, 4)}."
         ),
     )
+
+
+def _passes_drawn(plan: PlanShown) -> str:
+    both = any(bar.is_backward for bar in plan.bars)
+    return "Forward and backward pass are drawn." if both else "In training the forward pass is drawn."
 
 
 def _kinds(plan: PlanShown) -> list[str]:
@@ -106,7 +111,8 @@ def _rows(plan: PlanShown, bar: Bar, kinds: Sequence[str]) -> Iterator[dict[str,
             "start": rounded(1e3 * (bar.start_s - begin)), "end": rounded(1e3 * (bar.end_s - begin)),
             "middle": rounded(1e3 * ((bar.start_s + bar.end_s) / 2 - begin)),
             "first": first, "last": last + 1, "centre": (first + last + 1) / 2,
-            "series": kind, "task": short(task.name, 60), "width": len(bar.cpus),
+            "series": kind, "width": len(bar.cpus),
+            "task": short(task.name, 60) + (", backward" if bar.is_backward else ""),
             "took": rounded(1e3 * (bar.end_s - bar.start_s)), "label": short(kind, 18) if is_long else "",
         }  # fmt: skip
 
