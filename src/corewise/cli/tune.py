@@ -79,8 +79,8 @@ def tune(
 
       corewise tune resnet50 --set device=cuda --mode train --report tuned.html
     """
-    from corewise.cli.tune_progress import make_follower
     from corewise.tuner.api import tune as find_best
+    from corewise.tuner.progress import make_follower
     from corewise.tuner.question import read_assignments
     from corewise.tuner.session import Interrupted
 

@@ -1,6 +1,7 @@
 """`corewise.tune(...)`: the tuner from Python, in a script or a notebook."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ from corewise.spec.errors import UserError
 from corewise.store.store import Store
 from corewise.tuner.durations import read_duration
 from corewise.tuner.files import Files
-from corewise.tuner.follow import Quiet
 from corewise.tuner.heard import ANY_NUMBER, read_pattern
 from corewise.tuner.output import tuned_of
+from corewise.tuner.progress import make_follower
 from corewise.tuner.question import Tunable, check_classes, checked_values, make_question
 from corewise.tuner.result import TuneResult
 from corewise.tuner.script import Script
@@ -38,6 +39,7 @@ def tune(
     check: str | None = None,
     distributed: bool = False,
     again: bool = False,
+    progress: bool = True,
     follower: Follower | None = None,
 ) -> TuneResult:
     """The fastest correct way found to run a workload, `my.py:make`, or a command, on this machine.
@@ -46,14 +48,15 @@ def tune(
     varied; `throughput`, `check` and `distributed` are for such. `fixed` holds axes that are not varied,
     `args` the workload's own parameters, `allow` the classes of knobs that change numbers (lower-precision,
     batch-statistics, batch). What was measured is kept in `store`; the same call goes on where an interrupted
-    one stopped. `output` is written for `corewise launch`, `report` as a page with charts.
+    one stopped. `output` is written for `corewise launch`, `report` as a page with charts. How it goes is
+    told on standard error unless `progress` is False.
     """
     check_call(subject, batch=batch, allow=allow, fixed=fixed, args=args)
     values = {**(fixed or {}), **{f"args.{name}": value for name, value in (args or {}).items()}}
     budget_s = read_duration(budget)
     files = Files(None if output is None else Path(output), None if report is None else Path(report))
     files.require()
-    followed = follower or Quiet()
+    following = make_follower(quiet=not progress) if follower is None else nullcontext(follower)
     if not isinstance(subject, str):
         if args or python or environment:
             raise UserError("a script takes no --args and no --python: they are words of its command")
@@ -65,8 +68,9 @@ def tune(
         script = Script(tuple(subject), Path.cwd(), pattern, batch, numbers)
         made = make_script(script, checked_values(values), distributed=distributed, allow=tuple(allow))
         kept = Store.open(store, create=True)
-        tuning = ScriptTuning(made, kept, followed, budget_s=budget_s, again=again)
-        return files.after(tuning.run, lambda result: tuned_of_script(made, result))
+        with following as followed:
+            script_run = ScriptTuning(made, kept, followed, budget_s=budget_s, again=again).run
+            return files.after(script_run, lambda result: tuned_of_script(made, result))
     if throughput is not None or check is not None or distributed:
         raise UserError(
             "--throughput, --check and --distributed are for scripts: corewise tune -- python train.py"
@@ -83,8 +87,9 @@ def tune(
     )
     tunable = Tunable.of(question)
     kept = Store.open(store, create=True)
-    run = Tuning(tunable, kept, followed, budget_s=budget_s, again=again).run
-    return files.after(run, lambda result: tuned_of(tunable, result))
+    with following as followed:
+        run = Tuning(tunable, kept, followed, budget_s=budget_s, again=again).run
+        return files.after(run, lambda result: tuned_of(tunable, result))
 
 
 def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -> None:

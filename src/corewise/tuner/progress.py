@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from corewise.report.words import clean, counted, times
@@ -33,7 +34,7 @@ def make_follower(quiet: bool) -> Iterator[Quiet]:
     """A follower for this terminal: a live line, plain lines, or silence."""
     if quiet:
         yield Quiet()
-    elif not sys.stderr.isatty():
+    elif not sys.stderr.isatty() or find_spec("rich") is None:  # which a worker-only install leaves out
         yield Told()
     else:
         from rich.console import Console
