@@ -9,7 +9,7 @@ from corewise.cli.main import app
 from corewise.cli.tune import tune as verb
 from corewise.tuner.api import tune as call
 
-OF_THE_TERMINAL = {"as_json", "quiet"}
+OF_THE_TERMINAL = {"as_json"}
 OF_PYTHON = {"follower", "environment"}
 EMPTY = (None, ())
 

@@ -171,8 +171,8 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(be
     assert not (bench.folder / "store").exists()
 
 
-def test_the_call_from_python_returns_what_prints_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_call_from_python_returns_what_prints_well_and_tells_how_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(QUICKER_BY_ITS_ALLOCATOR)
@@ -182,3 +182,6 @@ def test_the_call_from_python_returns_what_prints_well(
     assert result.best.params == result.default.params
     assert "No difference" in str(result)
     assert "<table>" in result._repr_html_()
+    told = capsys.readouterr()
+    assert "own.py:make infer: knobs none" in told.err
+    assert not told.out

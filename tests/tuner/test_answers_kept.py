@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from corewise.cli.tune import all_written, subject_of
-from corewise.cli.tune_progress import Told, outcome
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
 from corewise.spec.tuned import Fingerprint, Measured, Subject, Tuned, read_tuned, write_tuned
@@ -19,6 +18,7 @@ from corewise.tuner.confirm import require_same_shapes
 from corewise.tuner.files import Files
 from corewise.tuner.found import Judged
 from corewise.tuner.journal import Journal
+from corewise.tuner.progress import Told, outcome
 from corewise.tuner.result import Side, Tried, TuneResult
 from corewise.tuner.session import Interrupted, kept_answer
 from corewise.tuner.space import Knob, Space

@@ -39,7 +39,7 @@ def tune(
     check: str | None = None,
     distributed: bool = False,
     again: bool = False,
-    progress: bool = True,
+    quiet: bool = False,
     follower: Follower | None = None,
 ) -> TuneResult:
     """The fastest correct way found to run a workload, `my.py:make`, or a command, on this machine.
@@ -49,14 +49,14 @@ def tune(
     `args` the workload's own parameters, `allow` the classes of knobs that change numbers (lower-precision,
     batch-statistics, batch). What was measured is kept in `store`; the same call goes on where an interrupted
     one stopped. `output` is written for `corewise launch`, `report` as a page with charts. How it goes is
-    told on standard error unless `progress` is False.
+    told on standard error unless `quiet`.
     """
     check_call(subject, batch=batch, allow=allow, fixed=fixed, args=args)
     values = {**(fixed or {}), **{f"args.{name}": value for name, value in (args or {}).items()}}
     budget_s = read_duration(budget)
     files = Files(None if output is None else Path(output), None if report is None else Path(report))
     files.require()
-    following = make_follower(quiet=not progress) if follower is None else nullcontext(follower)
+    following = make_follower(quiet=quiet) if follower is None else nullcontext(follower)
     if not isinstance(subject, str):
         if args or python or environment:
             raise UserError("a script takes no --args and no --python: they are words of its command")
