@@ -328,3 +328,16 @@ def test_without_ceilings_it_is_said_once_how_to_have_them(tmp_path):
     records = [replace(r, metrics={**r.metrics, "gflop_per_s": 80.0}) for r in scaling_records()]
     text = shown(made_store(tmp_path / "store", *records), width=200)
     assert text.count("corewise doctor --ceilings") == 1
+
+
+def test_a_reason_that_points_at_a_mistake_keeps_its_lines(tmp_path):
+    reasons = ("unknown entry 'xh'\n  ic3xh5\n     ^", "line one\n  line two")
+    skipped = [
+        made_record(f"s{n}", status="skipped", reason=reason, metrics={}, params={"args.n": n})
+        for n, reason in enumerate(reasons)
+    ]
+    text = shown(made_store(tmp_path / "store", *skipped))
+    pointing = [line.rstrip() for line in text.splitlines()]
+    start = pointing.index("  unknown entry 'xh'")
+    assert pointing[start + 1 : start + 3] == ["    ic3xh5", "       ^"]
+    assert "  line one line two" in pointing

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from corewise.engine.roofline import (
-    ABOVE_NOTE,
-    BUSY_NOTE,
-    ceiling_metrics,
-    ceiling_notes,
-    rate_format,
-)
+from corewise.engine.roofline import ABOVE_NOTE, BUSY_NOTE, ceiling_metrics, ceiling_notes
 from corewise.machine.ceilings import Ceiling, Ceilings
 from corewise.machine.topology import Cache
 from corewise.spec.record import IN_CACHE_NOTE
@@ -191,17 +185,12 @@ def test_unknown_work_or_ceilings_give_no_metric(work: Mapping[str, float]) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({"workload": "gemm", "dtype": "float32"}, "float32"),
-        ({"workload": "gemm", "dtype": "float32", "float32_precision": "bf16"}, "bfloat16"),
-        ({"workload": "gemm", "dtype": "float32", "float32_precision": "tf32", "device": "cuda"}, "tf32"),
-        ({"workload": "resnet50", "dtype": "float32", "device": "cuda"}, "tf32"),
-        ({"workload": "resnet50", "dtype": "float32"}, "float32"),
-        ({"workload": "gemm", "dtype": "float32", "device": "cuda"}, "float32"),
-        ({"workload": "gemm", "dtype": "int8"}, "int8"),
-    ],
-)
-def test_the_format_whose_rate_bounds_a_trial(params: dict[str, Any], expected: str) -> None:
-    assert rate_format(params) == expected
+@pytest.mark.parametrize("workload", ["convolution", "matrix_product", "lstm_cell", "matmul", "gemm"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_the_bytes_of_kernels_and_primitives_are_counted_in_their_format_already(
+    workload: str, dtype: str
+) -> None:
+    work = {"flops_per_sample": 1e9, "bytes_per_sample": 1e9}
+    found = ceiling_metrics(trial(work, workload=workload, dtype=dtype), {"samples_per_s": 10.0}, CEILINGS)
+    assert found["flops_per_byte"] == 1.0
+    assert found["fraction_of_ceiling"] == pytest.approx(10.0 / 20.0)  # GB/s

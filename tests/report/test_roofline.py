@@ -115,20 +115,19 @@ def test_formats_of_one_rate_share_a_roof_and_its_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "params", "expected"),
+    ("params", "expected"),
     [
-        (50176.0, {"device": "cuda"}, "tf32"),
-        (0.0, {"device": "cuda"}, "float32"),
-        (50176.0, {"device": "cpu"}, "float32"),
-        (0.0, {"device": "cpu", "float32_precision": "bf16"}, "bfloat16"),
-        (0.0, {"device": "cuda", "float32_precision": "tf32"}, "tf32"),
+        ({"workload": "resnet50", "device": "cuda"}, "tf32"),
+        ({"workload": "convolution", "device": "cuda"}, "tf32"),
+        ({"workload": "convolution", "device": "cuda", "runtime": "jax"}, "float32"),
+        ({"device": "cuda"}, "float32"),
+        ({"workload": "resnet50", "device": "cpu"}, "float32"),
+        ({"device": "cpu", "float32_precision": "bf16"}, "bfloat16"),
+        ({"device": "cuda", "float32_precision": "tf32"}, "tf32"),
     ],
 )
-def test_a_roof_is_named_after_the_format_whose_rate_it_is(
-    pixels: float, params: dict[str, Any], expected: str
-) -> None:
-    made = replace(roofed(2.0, 0.5, **params), work={"pixels_per_sample": pixels})
-    assert rows(chart(made), "roofs")[0]["label"].startswith(f"{expected}, ")
+def test_a_roof_is_named_after_the_format_whose_rate_it_is(params: dict[str, Any], expected: str) -> None:
+    assert rows(chart(roofed(2.0, 0.5, **params)), "roofs")[0]["label"].startswith(f"{expected}, ")
 
 
 def test_ceilings_of_a_busy_machine_are_told_of_with_their_day() -> None:

@@ -48,8 +48,13 @@ def test_a_wrong_triad_or_product_fails_the_check() -> None:
         def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
             return super().matmul(a, b, out=out) + np.float32(1e-2)
 
+    class NoNumber(SlicedArrays):
+        def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+            return super().matmul(a, b, out=out) * np.float32(np.nan)
+
     assert not job(WrongTriad(1)).check().passed
     assert not job(WrongProduct(1)).check().passed
+    assert not job(NoNumber(1)).check().passed
 
 
 def test_the_figures_are_the_best_and_the_median_of_the_samples_after_warm_up(arrays: SlicedArrays) -> None:

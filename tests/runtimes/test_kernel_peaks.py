@@ -1,4 +1,4 @@
-"""A kernel takes no more memory than it announces, on every runtime; each in a process of its own."""
+"""Kernels and primitives take no more memory than they announce; each in a process of its own."""
 
 import json
 import subprocess
@@ -19,15 +19,31 @@ KERNELS = {
     "gemm": ("float64", {"size": 2048}, {"size": 128}),
     "fft": ("complex128", {"size": 2**22}, {"size": 2**12}),
     "fft by tiles": ("complex128", {"size": 2**22, "method": "tiles"}, {"size": 2**12}),
+    "fft in pieces": (
+        "complex128",
+        {"size": 2**22, "method": "tiles", "signal": "host", "memory_bytes": 2**25},
+        {"size": 2**12},
+    ),
     "cg": ("float64", {"size": 2048, "iterations": 3}, {"size": 64}),
     "cg csr": ("float64", {"matrix": "csr", "size": 56, "iterations": 3}, {"size": 6}),
     "cg matrix-free": ("float64", {"matrix": "matrix-free", "size": 128, "iterations": 3}, {"size": 6}),
+    "convolution": ("bfloat16", {"problem": "mb8ic64ih128oc64kh3ph1"}, {"problem": "mb1ic4ih8oc4kh3ph1"}),
+    "matrix_product": ("float32", {"problem": "8x4096:4096x4096"}, {"problem": "2x2:2x2"}),
+    "matrix_product of a batch": (
+        "bfloat16",
+        {"problem": "128x8x512:128x512x512"},
+        {"problem": "2x2x2:2x2x2"},
+    ),
 }
+ON_HOST_BYTES = {"fft in pieces": 2 * 2**22 * 16}  # that no device has to hold
 # To start a framework takes seconds: of each, where it was found to take the most.
 CHOSEN = [
     *((kernel, "numpy") for kernel in ("stream", "fft", "cg", "cg matrix-free")),
     ("gemm", "torch"),
+    *((kernel, "torch") for kernel in ("convolution", "matrix_product", "matrix_product of a batch")),
+    *(("convolution", runtime) for runtime in ("jax", "tensorflow")),
     ("fft by tiles", "jax"),
+    ("fft in pieces", "jax"),
     ("stream", "tensorflow"),
     ("cg csr", "tensorflow"),
 ]
@@ -57,4 +73,4 @@ def test_a_kernel_takes_no_more_than_it_announces(
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["taken"] <= MOST_OVER * found["announced"], found
+    assert found["taken"] - ON_HOST_BYTES.get(kernel, 0) <= MOST_OVER * found["announced"], found

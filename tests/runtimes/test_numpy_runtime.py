@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corewise.runtimes.arrays_matmul import prepare_product
 from corewise.runtimes.base import Infeasible, RankContext, WorkloadError
+from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.runtimes.numpy.matmul import MatmulJob
 from corewise.runtimes.registry import find_runtime, list_runtimes
-from corewise.workloads.primitives.matmul import product_error, product_tolerance
+from corewise.workloads.primitives.matmul import MATMUL, product_tolerance
+from corewise.workloads.primitives.product_check import product_error
 from corewise.workloads.registry import UnknownName
 
 Params = Callable[..., dict[str, Any]]
@@ -53,10 +56,9 @@ def test_the_product_is_right() -> None:
 def test_a_wrong_product_fails_its_check(spoil: Callable[[Any], Any]) -> None:
     random = np.random.default_rng()
     a, b = random.uniform(-1, 1, (2, 200, 200))
-    x = random.random(200)
     allowed = product_tolerance(200, 2.0**-24, 2.0**-24)
-    assert product_error(a, b, (a @ b).astype(np.float32), x) <= allowed
-    assert product_error(a, b, spoil(a @ b), x) > allowed
+    assert product_error(a, b, (a @ b).astype(np.float32)) <= allowed
+    assert product_error(a, b, spoil(a @ b)) > allowed
 
 
 def test_one_wrong_element_fails_the_check() -> None:
@@ -64,7 +66,7 @@ def test_one_wrong_element_fails_the_check() -> None:
     a, b = random.uniform(-1, 1, (2, 100, 100))
     c = a @ b
     c[17, 4] += 0.5
-    assert product_error(a, b, c, random.random(100)) > product_tolerance(100, 2.0**-24, 2.0**-24)
+    assert product_error(a, b, c) > product_tolerance(100, 2.0**-24, 2.0**-24)
 
 
 def test_not_a_number_fails_the_check() -> None:
@@ -139,3 +141,20 @@ def test_a_module_cannot_run_on_numpy(
     name = write("def make(batch, mode): return object(), (1,)")
     with pytest.raises(WorkloadError, match="needs runtime torch"):
         find_runtime("numpy").prepare(params(workload=name), alone)
+
+
+def test_matrices_that_do_not_fit_are_refused_with_the_largest_that_do(
+    params: Params, alone: RankContext
+) -> None:
+    asked = params(workload="matmul", size=10**6, batch=4)
+    for prepare in (
+        find_runtime("numpy").prepare,
+        lambda *given: prepare_product(NumpyArrays(), *given, facts=dict),
+    ):
+        with pytest.raises(
+            Infeasible, match=r"matmul needs \d+ bytes .* are free; .* args\.size \d+"
+        ) as refused:
+            prepare(asked, alone)
+        offered = int(str(refused.value).rsplit(" ", 1)[1])
+        free_bytes = int(str(refused.value).split("GB), ")[1].split(" ")[0])
+        assert free_bytes / 4 < MATMUL.needed_bytes({**asked, "args.size": offered}) <= free_bytes

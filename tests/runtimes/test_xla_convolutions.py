@@ -26,7 +26,7 @@ def job(framework: str, params: Callable[..., dict[str, Any]], alone: RankContex
 
     def made(**values: Any) -> Any:
         asked = params(workload="convolution", **{"problem": "mb2ic4ih9iw7oc6kh3kw2sh2ph1", **values})
-        dialect = Dialect(channels_last=framework == "tensorflow", operator=operator)
+        dialect = Dialect(framework == "tensorflow", operator, memory_factor=1.0)
         return prepare_arrays_convolution(make_arrays(framework), dialect, asked, alone, dict)
 
     return made

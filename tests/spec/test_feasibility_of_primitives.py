@@ -46,6 +46,7 @@ def test_a_primitive_can_be_measured_as_it_comes(workload: str) -> None:
         ("convolution", {"args.benchdnn": "/nonexistent/benchdnn"}, "args.benchdnn: there is no program"),
         ("matrix_product", {"args.benchdnn": "/tmp"}, "is no program that may be executed"),
         ("lstm_cell", {"args.reorders": "excluded", "args.direction": "FWD_D"}, "inference only"),
+        ("matmul", {"args.size": 10**5}, "the largest that fits is args.size 31622"),
     ],
 )
 def test_what_does_not_exist_has_its_reason(workload: str, changes: dict[str, Any], words: str) -> None:

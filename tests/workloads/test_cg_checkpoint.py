@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tests.runtimes.xla_frameworks import FRAMEWORKS, Need, need_framework, told_by
 
+from corewise.runtimes.base import Infeasible, NotNow
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.workloads.kernels import cg_solve
 from corewise.workloads.kernels.base import Setup
@@ -223,7 +224,7 @@ def test_the_command_refuses_mistakes_and_bad_files(
     bad.write_text("something else\n")
     for words, reason in (
         (["--size", "5", "--checkpoint", str(bad)], "is no checkpoint of conjugate gradients"),
-        (["--size", "1200"], "bytes, "),
+        (["--size", "1200"], r"cg needs \d+ bytes .* the largest that fits is size \d+"),
         (["--size", "0"], "size must be a whole number"),
         (["--size", "5", "--device", "cuda"], "torch only"),
         (
@@ -329,3 +330,39 @@ def test_the_command_ends_at_its_tolerance(capsys: pytest.CaptureFixture[str]) -
     history = histories(capsys.readouterr().out)
     assert len(history) < 100
     assert history[-1]["residual"] <= 1e-6 * history[0]["residual"]
+
+
+def test_the_command_counts_what_the_framework_takes_besides(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--runtime", "numpy", "--matrix", "matrix-free", "--size", "128", "--iterations", "1"]
+    of_vectors = CG.problem({"matrix": "matrix-free", "size": 128}).needed_bytes()
+    monkeypatch.setattr(NumpyArrays, "free_bytes", lambda self: 2 * of_vectors)
+    assert cg_solve.main(words) == cg_solve.MISTAKE
+    told = re.search(r"cg needs (\d+) bytes .* the largest that fits is size \d+", capsys.readouterr().err)
+    assert told is not None
+    assert int(told.group(1)) > 3 * of_vectors
+
+
+def test_a_study_is_told_beforehand_where_no_checkpoint_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "checkpoint_every": 5}
+
+    def build(checkpoint: Path) -> Any:
+        given = {**args, "checkpoint": str(checkpoint)}
+        return CG.build(Setup(NumpyArrays(), "float64", given, 0, folder=str(tmp_path), num_threads=1))
+
+    with pytest.raises(Infeasible, match=r"cg: no checkpoint can be written to .*c\.0: No such file"):
+        build(tmp_path / "missing" / "c")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(NotNow, match=r"cg: the checkpoint .* has no room"):
+        build(tmp_path / "c")
+
+
+@pytest.mark.parametrize(("every", "is_noted"), [(0, False), (20, False), (21, True)])
+def test_checkpoints_that_no_step_reaches_are_noted(tmp_path: Path, every: int, is_noted: bool) -> None:
+    args = {**CG.parameters, "matrix": "csr", "size": 6, "iterations": 20, "checkpoint_every": every}
+    run: Any = CG.build(Setup(NumpyArrays(), "float64", args, seed=0, folder=str(tmp_path), num_threads=1))
+    assert any("no checkpoint is written" in note for note in run.notes()) == is_noted

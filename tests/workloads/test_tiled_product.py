@@ -178,7 +178,9 @@ def test_too_little_memory_is_refused_with_the_least(tmp_path: Path) -> None:
 
 
 def test_a_disk_too_small_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match=r"the tiles need \d+ bytes in .* are free"):
+    with pytest.raises(
+        Infeasible, match=r"the tiles need \d+ bytes in .* the largest size that fits is \d+: "
+    ):
         built(NumpyArrays(), tmp_path, size=10**7, tile=10**3)
     assert not list(tmp_path.rglob("*.tile"))
 
@@ -437,3 +439,56 @@ def test_mistakes_are_told_with_what_to_do(
         code = left.code
     assert code == 2
     assert re.search(reason, capsys.readouterr().err)
+
+
+def test_tiles_that_the_memory_does_not_hold_are_refused_with_what_it_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(NumpyArrays, "free_bytes", lambda self: 2**16)
+    words = ["--size", "1024", "--tile", "256", "--runtime", "numpy", "--folder", str(tmp_path / "t")]
+    assert main(words) == 2
+    told = re.search(
+        r"tiles in memory need 1048576 bytes, 65536 are free; give --memory (\d+) or less, or take smaller",
+        capsys.readouterr().err,
+    )
+    assert told is not None
+    assert int(told.group(1)) > resident_bytes() / 2
+    assert not list(tmp_path.rglob("*.tile"))
+
+
+def test_a_refused_size_leaves_the_folder_to_one_that_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--tile", "16", "--folder", str(tmp_path / "t"), "--runtime", "numpy"]
+    assert main(["--size", str(10**8), *words]) == 2
+    assert "the largest size that fits is" in capsys.readouterr().err
+    assert main(["--size", "40", *words]) == 0
+    assert main(["--size", "48", *words]) == 2
+    assert "holds tiles of another product" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    for folder, reason in ((taken, "File exists"), (taken / "t", "Not a directory"), ("/proc/t", "No such")):
+        assert main(["--size", "40", "--runtime", "numpy", "--folder", str(folder)]) == 2
+        told = capsys.readouterr().err
+        assert re.search(f"no tiles can be kept in {folder}: {reason}.*; name another folder", told)
+    with pytest.raises(Infeasible, match="no tiles can be kept"):
+        built(NumpyArrays(), tmp_path, size=40, tile=16, folder=str(taken))
+
+
+def test_a_damaged_factor_is_named_and_made_again_once_it_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--size", "40", "--tile", "16", "--folder", str(tmp_path), "--runtime", "numpy"]
+    assert main(words) == 0
+    damaged = tmp_path / "A_00000_00001.tile"
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    assert main(words) == 1
+    assert f"{damaged} is damaged" in (told := capsys.readouterr().err)
+    assert "remove it, and the same command makes it again" in told
+    damaged.unlink()
+    assert main(words) == 0
+    assert damaged.read_bytes() == before

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from corewise.machine.ceilings import Ceilings, Roof
+from corewise.spec.rate_format import computed_in
 from corewise.workloads.breakdown import BETWEEN, Breakdown, Primitive, Share, shares
 
 WITHIN = (0.9, 1.1)  # where the sum of the primitives should lie, over the step
@@ -160,9 +161,4 @@ def _computed_in(primitive: Primitive, params: Mapping[str, Any]) -> str:
     """The number format whose ceiling holds: float32 may be computed in another."""
     if primitive.dtype not in FLOATS:
         return "float32"  # whole numbers are only moved
-    if primitive.dtype != "float32":
-        return primitive.dtype
-    lower = {"bf16": "bfloat16", "tf32": "tf32"}.get(str(params.get("float32_precision", "default")))
-    if lower is not None:
-        return lower
-    return "tf32" if params["device"] == "cuda" and primitive.category == "convolution" else "float32"
+    return computed_in(primitive.dtype, params, convolves=primitive.category == "convolution")

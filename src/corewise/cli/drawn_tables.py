@@ -8,8 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from corewise.cli.figures import clean, duration, memory, named, number, percent, point, shown
+from corewise.cli.figures import clean, duration, memory, named, number, percent, point, shown, visible
 from corewise.cli.tables import ResultTable, Row, Unmeasured
+from corewise.report.words import is_pointing
 
 _MAX_POINTS = 4  # named for each reason
 _MAX_REASONS = 8
@@ -203,4 +204,9 @@ def _reason(group: Unmeasured, all_points: bool) -> Text:
     limit = len(group.points) if all_points else _MAX_POINTS
     points = [f"{point(params)} ({clean(trial_id)[:8]})".strip() for trial_id, params in group.points[:limit]]
     more = f"; … and {len(group.points) - limit} more" if group.points[limit:] else ""
-    return Text.assemble(clean(group.reason), "\n", (f"  {'; '.join(points)}{more}", "dim"))
+    return Text.assemble(_told(group.reason), "\n", (f"  {'; '.join(points)}{more}", "dim"))
+
+
+def _told(reason: str) -> str:
+    """The reason in one line; one that points at a place in a line above keeps its lines."""
+    return "\n".join(map(visible, reason.splitlines())) if is_pointing(reason) else clean(reason)

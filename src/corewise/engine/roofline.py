@@ -7,9 +7,10 @@ from typing import cast
 
 from corewise.machine.ceilings import Ceilings, Roof
 from corewise.machine.topology import Cache
+from corewise.spec.rate_format import rate_format
 from corewise.spec.record import IN_CACHE_NOTE
 from corewise.spec.trial import Trial
-from corewise.workloads.base import is_kernel, traits_of, workload_args
+from corewise.workloads.base import counts_by_dtype, is_kernel, workload_args
 from corewise.workloads.custom import is_custom
 from corewise.workloads.kernels.base import Kernel
 from corewise.workloads.registry import UnknownName, find_workload
@@ -132,22 +133,9 @@ def roof_of(trial: Trial, ceilings: Ceilings) -> Roof:
     )
 
 
-def rate_format(params: Mapping[str, object]) -> str:
-    """The number format whose flop rate bounds the trial."""
-    dtype, precision = str(params.get("dtype", "float32")), str(params.get("float32_precision", "default"))
-    if dtype != "float32":
-        return dtype
-    if precision in ("tf32", "bf16"):
-        return {"tf32": "tf32", "bf16": "bfloat16"}[precision]
-    if params.get("device") == "cuda" and _takes_images(str(params["workload"])):
-        return "tf32"  # what convolutions are computed in on a GPU unless one forbids it
-    return dtype
-
-
 def _counts_its_format(name: str) -> bool:
-    """True of workloads whose work is counted in the trial's number format; of models it is in float32."""
     try:
-        return not is_custom(name) and is_kernel(find_workload(name))
+        return not is_custom(name) and counts_by_dtype(find_workload(name))
     except UnknownName:
         return True
 
@@ -155,12 +143,5 @@ def _counts_its_format(name: str) -> bool:
 def _is_kernel(name: str) -> bool:
     try:
         return not is_custom(name) and is_kernel(find_workload(name))
-    except UnknownName:
-        return False
-
-
-def _takes_images(name: str) -> bool:
-    try:
-        return not is_custom(name) and bool(traits_of(find_workload(name), {}).takes_images)
     except UnknownName:
         return False

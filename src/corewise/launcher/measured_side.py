@@ -1,9 +1,12 @@
 """The measured side as one file that runs under any Python from 3.9 on."""
 
+import fcntl
 import hashlib
 import os
 import tempfile
+import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -19,6 +22,9 @@ MEASURED_FOLDERS = ("worker", "runtimes", "workloads", "probes", "dataflow")
 COMPILED_THERE = ("*.cpp", "*.h")  # sources that are built where they run
 READ_THERE = "workloads/primitives/problems/*.txt"  # problems that come by name
 FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal sources give equal bytes
+NUM_KEPT = 8  # workers in a cache: each version of Corewise has its own
+UNUSED_S = 86400.0
+_held: dict[Path, int] = {}  # workers that this process may start, each with the descriptor of its lock
 
 
 def measured_sources(package: Path = PACKAGE) -> list[Path]:
@@ -56,10 +62,47 @@ def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
 
 def _built(folder: Path, name: str, sources: list[tuple[Path, bytes]]) -> Path:
     target = folder / name
-    if not target.exists():
+    if not _hold(target):
         folder.mkdir(parents=True, exist_ok=True)
         _write_zip(target, sources)
+        _hold(target)
+        _prune(folder)
     return target
+
+
+def _hold(path: Path) -> bool:
+    """True where the file is there: it is marked as in use until this process ends, and as just used."""
+    if path not in _held:
+        try:
+            _held[path] = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with suppress(OSError):  # a file system without locks, on which nothing is pruned
+            fcntl.flock(_held[path], fcntl.LOCK_SH)
+    if not path.exists():  # pruned just before it was marked
+        os.close(_held.pop(path))
+        return False
+    with suppress(OSError):
+        os.utime(path)
+    return True
+
+
+def _prune(folder: Path) -> None:
+    """Removes workers that nobody used for a day; the last few stay, and so does one in use."""
+    found, long_ago = [], time.time() - UNUSED_S
+    for path in folder.glob("worker-*.pyz"):
+        with suppress(OSError):  # another process prunes too
+            found.append((path.stat().st_mtime, path))
+    for used_at, path in sorted(found)[:-NUM_KEPT]:
+        if used_at > long_ago:  # an older Corewise marks none as in use
+            continue
+        with suppress(OSError):  # in use
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def default_cache() -> Path:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from corewise.spec.rate_format import SAME_RATE
+
 CEILINGS_SCHEMA = 1
 BANDWIDTH_KINDS = ("triad", "copy", "read", "to_device", "from_device")
 ROOF_KINDS = ("triad", "copy")  # read and write as most workloads do; reading alone is told, not used
 PRODUCT = "product"
 PLACEMENTS = {"cpu": ("compact", "spread", "node"), "cuda": ("gpu",)}  # of each device
 BUSY = "the machine was busy, so these are too low: measure again when it is quiet"
-# Formats that are computed at the rate of another one.
-SAME_RATE = {"complex128": "float64", "complex64": "float32", "float16": "bfloat16"}
 
 
 @dataclass(frozen=True, kw_only=True)

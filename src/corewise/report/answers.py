@@ -200,6 +200,8 @@ def _doubts(group: Group) -> Iterator[str]:
 def summary_of(headlines: Sequence[Sequence[str]], most: int = 8) -> list[str]:
     """The first sentences of all groups, cut where there are many groups."""
     found = [sentence for each in headlines[:most] for sentence in each]
-    if headlines[most:]:
-        found.append(f"{counted(len(headlines) - most, 'more answer')} stand with the studies below.")
+    left = len(headlines[most:])
+    if left:
+        verb = "stands" if left == 1 else "stand"
+        found.append(f"{counted(left, 'more answer')} {verb} with the studies below.")
     return found

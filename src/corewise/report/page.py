@@ -79,7 +79,8 @@ def render_page(report: Report) -> str:
     page: str = _template().render(
         report=report,
         contents=contents,
-        own_words=_own_words(report),
+        first_words=_own_words(report)[0],
+        last_words=_own_words(report)[1],
         findings=_by_gravity(report.findings),
         level_words=LEVEL_WORDS,
         policy=_POLICY.format(hashes=" ".join(_script_hash(script) for script in scripts)),
@@ -145,10 +146,12 @@ def _answers(study: StudyPart, report: Report) -> list[_Answer]:
     ]
 
 
-def _own_words(report: Report) -> list[str]:
-    """The sentences of the summary that no study says."""
+def _own_words(report: Report) -> tuple[list[str], list[str]]:
+    """The sentences of the summary that no study says: those before the studies' own, and those after."""
     said = {sentence for study in report.studies for sentence in study.answers}
-    return [sentence for sentence in report.summary if sentence not in said]
+    first = next((i for i, sentence in enumerate(report.summary) if sentence in said), len(report.summary))
+    before, after = report.summary[:first], report.summary[first:]
+    return list(before), [sentence for sentence in after if sentence not in said]
 
 
 def _chart_block(chart: Chart) -> Block:

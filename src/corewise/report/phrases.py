@@ -19,12 +19,21 @@ _PRETTY = {
     "lstm_ensemble": "LSTM ensemble",
     "two_tower": "two-tower recommender",
     "mixture_of_experts": "mixture of experts",
-    "matmul": "matrix product",
+    "matmul": "square matrix product",
+    "matrix_product": "matrix product",
+    "lstm_cell": "LSTM cell",
     "stream": "STREAM",
     "gemm": "GEMM",
     "tiled_product": "tiled product",
     "cg": "conjugate gradient",
     "fft": "FFT",
+}
+_SAMPLES = {  # what one is; on a GPU a step holds many of a primitive
+    "matmul": "products",
+    "gemm": "products",
+    "matrix_product": "products",
+    "convolution": "convolutions",
+    "lstm_cell": "passes",
 }
 _FLOPS_PER_BYTE = 0.5  # below which a kernel is told by the bytes it moves
 _LEVEL_AXES = {"math": "math", "dtype": "", "memory_format": "", "execution": "execution", "data": "data"}
@@ -55,8 +64,8 @@ def task_words(group: Group) -> str:
 def sample_noun(records: Sequence[Record]) -> str:
     """What a sample of the workload is: images where its work counts pixels."""
     for record in records:
-        if record.params.get("workload") in ("matmul", "gemm"):
-            return "products"
+        if record.params.get("workload") in _SAMPLES:
+            return _SAMPLES[str(record.params["workload"])]
         if record.work.get("whole_runs"):
             return "runs"
         if record.work.get("pixels_per_sample"):

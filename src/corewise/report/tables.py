@@ -9,7 +9,7 @@ from corewise.report.groups import Group
 from corewise.report.model import Column, Kind, Table, Unmeasured
 from corewise.report.phrases import axis_title, literal, point_words, rate_unit, task_words
 from corewise.report.standing import Efficiencies, Standing
-from corewise.report.words import clean, point, rounded, short
+from corewise.report.words import clean, is_pointing, point, rounded, short
 from corewise.spec.axes import AXES
 from corewise.stats.values import Values
 
@@ -223,13 +223,21 @@ def unmeasured_of(groups: Sequence[Group]) -> list[Unmeasured]:
     made = [
         Unmeasured(
             status="failed" if status == "failed" else "skipped",
-            reason=short(reason, 1000),
+            reason=_reason_words(reason),
             num_trials=len(points),
             points=[short(each, 200) for each in points[:MAX_POINTS]],
         )
         for (status, reason), points in ordered
     ]
     return [*made[:MAX_REASONS], *_other_reasons(made[MAX_REASONS:])]
+
+
+def _reason_words(reason: str) -> str:
+    """The reason in one line; where it points at a mistake, the line with the mistake below it, as code."""
+    if not is_pointing(reason):
+        return short(reason, 1000)
+    *told, line, pointer = reason.splitlines()
+    return f"{short(' '.join(told), 1000)}\n`{literal(line)}\n{pointer}`"
 
 
 def _other_reasons(left: Sequence[Unmeasured]) -> Iterator[Unmeasured]:

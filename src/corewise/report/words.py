@@ -73,6 +73,12 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def is_pointing(reason: str) -> bool:
+    """True of a reason whose last line points at a place in the line above it."""
+    lines = reason.splitlines()
+    return len(lines) > 2 and lines[-1].strip() == "^"
+
+
 def short(text: str, longest: int = _LONGEST_NAME) -> str:
     """The text in one line, its middle left out where it is too long to stand in a sentence."""
     text = clean(text)

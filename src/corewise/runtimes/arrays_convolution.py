@@ -38,6 +38,7 @@ class Dialect:
 
     channels_last: bool  # N…C and …IO; otherwise NC… and OI…
     operator: Callable[[Asked], Operator]
+    memory_factor: float  # what was found to be taken on a CPU at the most, over what the workload says
 
     def laid_out(self, name: str, shape: Tuple[int, ...]) -> Tuple[int, ...]:
         """The framework's shape of one of benchdnn's tensors."""
@@ -71,7 +72,8 @@ def prepare_arrays_convolution(
     arrays: Arrays, dialect: Dialect, params: Mapping[str, Any], context: RankContext, facts: Facts
 ) -> ArraysPrimitiveJob:
     """The job; raises Infeasible with the reason where the framework has no such convolution."""
-    require_primitive(arrays, CONVOLUTION, NOUN, params, context)
+    factor = dialect.memory_factor if arrays.device == "cpu" else 1.0
+    require_primitive(arrays, CONVOLUTION, NOUN, params, context, factor)
     asked, dtype, seed = CONVOLUTION.asked(workload_args(params)), str(params["dtype"]), context.rank
     given = {
         name: arrays.normal(dialect.laid_out(name, shape), dtype, 10 * seed + number)

@@ -11,7 +11,7 @@ from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.arrays_matmul import TF32_ROUNDOFF, UNIT_ROUNDOFF
 from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.params import require_defaults
-from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.runtimes.room import require_room, share_of_memory
 from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.matmul import product_tolerance
 from corewise.workloads.primitives.workload import PrimitiveWorkload
@@ -82,13 +82,7 @@ def require_primitive(
         raise Infeasible(f"reorders excluded: {runtime} takes no prepared weights; torch with oneDNN does")
     if own.get("benchdnn"):
         raise Infeasible("args.benchdnn: its figures are read beside torch's")
-    free_bytes = arrays.free_bytes()
-    if arrays.device == "cpu":
-        free_bytes = host_share_bytes(context, free_bytes)
-    lacking = workload.lack_of_memory(params, free_bytes, factor=memory_factor)
-    if lacking is not None:
-        needed_bytes = workload.needed_bytes(params, memory_factor)
-        raise no_room(lacking, needed_bytes, arrays.device, context.num_ranks)
+    require_room(workload, params, context, share_of_memory(arrays, context), memory_factor)
 
 
 def tolerance_of(params: Mapping[str, Any], num_terms: int) -> float:

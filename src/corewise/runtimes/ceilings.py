@@ -98,10 +98,8 @@ class CeilingsJob(ReplicaJob):
 
     def check(self) -> Check:
         """Every operation that will be timed, against numpy in float64."""
-        worst = max(
-            (self._stream_error(), *(self._product_error(dtype) for dtype in self._dtypes)), default=0.0
-        )
-        return Check(worst, 1.0, "numpy in float64, in units of the rounding that is allowed")
+        errors = [self._stream_error(), *(self._product_error(dtype) for dtype in self._dtypes)]
+        return Check(float(np.max(errors)), 1.0, "numpy in float64, in units of the rounding that is allowed")
 
     def step(self) -> None:
         """Some samples of each probe, at least one."""
@@ -215,7 +213,7 @@ class CeilingsJob(ReplicaJob):
         )
         allowed = CHECKED_SIZE * 8 * ROUNDOFF["float64"]
         errors = [np.abs(np.asarray(arrays.to_host(got), np.float64) - want) for got, want in pairs]
-        return max(float(np.max(error)) for error in errors) / allowed
+        return float(np.max([np.max(error) for error in errors])) / allowed
 
     def _product_error(self, dtype: str) -> float:
         arrays, stored = self._arrays, "float32" if dtype == "tf32" else dtype

@@ -12,7 +12,7 @@ from corewise.runtimes.arrays import Arrays
 from corewise.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
 from corewise.runtimes.gpu_clocks import clocks_while
 from corewise.runtimes.params import require_defaults
-from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.runtimes.room import no_room, share_of_memory
 from corewise.workloads.base import workload_args
 from corewise.workloads.kernels.base import Kernel, KernelRun, Setup
 
@@ -59,7 +59,7 @@ def prepare_kernel(
     args = kernel_args(kernel, params)
     dtype = str(params["dtype"])
     require_kernel_point(kernel, arrays, params, args)
-    require_memory(kernel, args, dtype, _share_of_memory(arrays, context), arrays, context.num_ranks)
+    require_memory(kernel, args, dtype, share_of_memory(arrays, context), arrays, context.num_ranks)
     setup = Setup(
         arrays=arrays,
         dtype=dtype,
@@ -146,8 +146,3 @@ def require_memory(
         arrays.device,
         num_ranks,
     )
-
-
-def _share_of_memory(arrays: Arrays, context: RankContext) -> int:
-    """What this rank may take: ranks on one host share its memory, each has a GPU of its own."""
-    return host_share_bytes(context, arrays.free_bytes()) if arrays.device == "cpu" else arrays.free_bytes()

@@ -75,9 +75,14 @@ def is_kernel(workload: Optional[Workload]) -> bool:
     return hasattr(workload, "build")
 
 
+def counts_by_dtype(workload: Optional[Workload]) -> bool:
+    """True of a workload whose work is counted in the number format of the trial; of models it is float32."""
+    return is_kernel(workload) or bool(getattr(workload, "counts_by_dtype", False))
+
+
 def work_of(workload: Workload, mode: str, args: Mapping[str, Any], dtype: str) -> Work:
     """What one sample costs, where it depends on the number format for that one."""
-    if is_kernel(workload) or getattr(workload, "counts_by_dtype", False):
+    if counts_by_dtype(workload):
         counted: Work = workload.work(mode, args, dtype)  # type: ignore[call-arg]
         return counted
     return workload.work(mode, args)

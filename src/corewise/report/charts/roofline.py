@@ -31,6 +31,7 @@ from corewise.report.method import busy_words
 from corewise.report.model import Chart
 from corewise.report.phrases import axis_title, point_words, task_words, usual_point, value_words
 from corewise.report.words import counted, figure, listed, number, rounded, short
+from corewise.spec.rate_format import SAME_RATE, rate_format
 from corewise.spec.record import Record
 
 MAX_POINTS = 600
@@ -43,7 +44,6 @@ _NEEDED = (
 _LIGHT = 0.4  # opacity of roofs of fewer threads
 _APART = 0.12  # in powers of ten: labels nearer to each other would overlap
 _ABOVE = 0.05  # of the height: room for the words of the highest roof
-_SAME_RATE = {"complex128": "float64", "complex64": "float32", "float16": "bfloat16"}
 _ROOM, _ROOM_FOR_LABELS = 3.0, 10.0  # beyond the outermost points and ridges, as factors
 
 
@@ -116,22 +116,10 @@ def dots_of(groups: Sequence[Group]) -> list[Dot]:
                 continue
             rate, intensity, fraction, peak, bandwidth = figures
             machine = labels[machine_key(record)] if len(labels) > 1 else ""
-            precision, (device, width) = rate_format(record), _width(record)
-            roof = Roof(machine, device, _SAME_RATE.get(precision, precision), width, peak, bandwidth)
+            precision, (device, width) = rate_format(record.params), _width(record)
+            roof = Roof(machine, device, SAME_RATE.get(precision, precision), width, peak, bandwidth)
             found.append(Dot(group, i, roof, intensity, rate, fraction, precision))
     return found
-
-
-def rate_format(record: Record) -> str:
-    """The number format whose rate bounds the trial, as its ceiling was chosen."""
-    params = record.params
-    dtype, asked = str(params.get("dtype", "float32")), params.get("float32_precision")
-    if dtype != "float32":
-        return dtype
-    if asked in ("tf32", "bf16"):
-        return {"tf32": "tf32", "bf16": "bfloat16"}[str(asked)]
-    is_on_images = number_or_nan(record.work.get("pixels_per_sample")) > 0
-    return "tf32" if params.get("device") == "cuda" and is_on_images else dtype
 
 
 def _width(record: Record) -> tuple[str, int]:
@@ -250,7 +238,7 @@ def _roof_words(dots: Sequence[Dot]) -> dict[Roof, str]:
     formats: dict[Roof, dict[str, None]] = {}
     for dot in dots:
         formats.setdefault(dot.roof, {})[dot.format] = None
-    in_order = {roof: sorted(each, key=lambda name: name in _SAME_RATE) for roof, each in formats.items()}
+    in_order = {roof: sorted(each, key=lambda name: name in SAME_RATE) for roof, each in formats.items()}
     return {roof: _words(roof, listed(each)) for roof, each in in_order.items()}
 
 

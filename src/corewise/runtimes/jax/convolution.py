@@ -24,7 +24,7 @@ def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> Arra
     """The job on this rank's device."""
     device = apply_to_process(params, context)
     facts = functools.partial(process_facts, device)
-    return prepare_arrays_convolution(JaxArrays(device), Dialect(False, operator), params, context, facts)
+    return prepare_arrays_convolution(JaxArrays(device), DIALECT, params, context, facts)
 
 
 def operator(asked: Asked) -> Operator:
@@ -64,3 +64,6 @@ def operator(asked: Asked) -> Operator:
         "BWD_WB": backward_weights,
     }
     return by_direction.get(asked.direction, forward)
+
+
+DIALECT = Dialect(channels_last=False, operator=operator, memory_factor=1.6)

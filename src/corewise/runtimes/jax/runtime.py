@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 import platform
-from typing import Any, Mapping, cast
+from typing import Any, Mapping
 
 from corewise.runtimes.base import Infeasible, Job, RankContext
 from corewise.runtimes.imported import ImportedRuntime
 from corewise.runtimes.kernel_job import prepare_kernel
 from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.steps import StepJob
-from corewise.workloads.base import is_kernel, workload_args
-from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.base import workload_args
+from corewise.workloads.custom import CustomModule, build_custom
 from corewise.workloads.kernels.base import Kernel
-from corewise.workloads.registry import find_workload
 
 
 class JaxRuntime(ImportedRuntime):
@@ -46,32 +45,24 @@ class JaxRuntime(ImportedRuntime):
         )
         if params["interop_threads"] is not None:
             raise Infeasible("interop_threads has no effect: jax has no threads for operators side by side")
-        name = str(params["workload"])
-        if is_custom(name):
-            return _custom_job(name, params, context)
-        workload = find_workload(name)
-        if is_kernel(workload):
-            return _kernel_job(cast(Kernel, workload), params, context)
-        return self.built(workload, params, context)
+        return self.job_of(params, context)
 
+    def kernel_job(self, kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
+        from corewise.runtimes.jax.arrays import JaxArrays
+        from corewise.runtimes.jax.settings import apply_to_process, process_facts
 
-def _kernel_job(kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
-    from corewise.runtimes.jax.arrays import JaxArrays
-    from corewise.runtimes.jax.settings import apply_to_process, process_facts
+        device = apply_to_process(params, context)
+        facts = functools.partial(process_facts, device)
+        return prepare_kernel(kernel, JaxArrays(device), params, context, facts)
 
-    device = apply_to_process(params, context)
-    facts = functools.partial(process_facts, device)
-    return prepare_kernel(kernel, JaxArrays(device), params, context, facts)
+    def custom_job(self, name: str, params: Mapping[str, Any], context: RankContext) -> Job:
+        from corewise.runtimes.jax.functions import function_job
+        from corewise.runtimes.jax.settings import apply_to_process, process_facts, wait_for
 
-
-def _custom_job(name: str, params: Mapping[str, Any], context: RankContext) -> Job:
-    from corewise.runtimes.jax.functions import function_job
-    from corewise.runtimes.jax.settings import apply_to_process, process_facts, wait_for
-
-    require_defaults(params, ("dtype",), "a custom workload decides it")
-    device = apply_to_process(params, context)
-    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
-    facts = functools.partial(process_facts, device)
-    if isinstance(made, CustomModule):
-        return function_job(name, made, params, facts)
-    return StepJob(name, made, facts, wait_for)
+        require_defaults(params, ("dtype",), "a custom workload decides it")
+        device = apply_to_process(params, context)
+        made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+        facts = functools.partial(process_facts, device)
+        if isinstance(made, CustomModule):
+            return function_job(name, made, params, facts)
+        return StepJob(name, made, facts, wait_for)

@@ -1,4 +1,4 @@
-"""NumPy as a runtime: primitives and users' own steps.
+"""NumPy as a runtime: kernels, primitives and users' own steps.
 
 Measured side: standard library and numpy only, Python 3.9. How many threads numpy's BLAS uses is fixed by its
 environment when it is loaded; the launcher sets it, and the facts read it back.
@@ -8,39 +8,27 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import Any, Mapping, cast
+from typing import Any, Mapping
 
-from corewise.runtimes.base import Infeasible, Job, MissingPart, RankContext, WorkloadError
+from corewise.runtimes.base import Job, RankContext, WorkloadError
+from corewise.runtimes.imported import ImportedRuntime
 from corewise.runtimes.kernel_job import prepare_kernel
-from corewise.runtimes.params import rank_batch, require_defaults, require_point
+from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.steps import StepJob
-from corewise.workloads.base import is_kernel, workload_args
-from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.base import workload_args
+from corewise.workloads.custom import CustomModule, build_custom
 from corewise.workloads.kernels.base import Kernel
-from corewise.workloads.registry import find_workload, load_attribute
 
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
-class NumpyRuntime:
+class NumpyRuntime(ImportedRuntime):
     """Turns trials into jobs of numpy arrays."""
 
     name = "numpy"
-
-    def warm(self) -> None:
-        try:
-            import numpy  # noqa: F401
-        except ImportError as problem:
-            raise MissingPart(
-                f"numpy is not installed for this Python: pip install numpy ({problem})"
-            ) from problem
-        import corewise.runtimes.numpy.arrays  # (compiled once in the parent, not in every rank)
-        import corewise.runtimes.numpy.matmul  # noqa: F401
-
-    def warm_for(self, params: Mapping[str, Any]) -> None:
-        """Import the workload itself; nothing beyond numpy is needed."""
-        if not is_custom(str(params["workload"])):
-            find_workload(str(params["workload"]))
+    title = "NumPy"
+    installed_by = "numpy"
+    warm_modules = ("corewise.runtimes.numpy.arrays", "corewise.runtimes.numpy.matmul")
 
     def versions(self) -> Mapping[str, str]:
         import numpy
@@ -52,19 +40,21 @@ class NumpyRuntime:
         require_defaults(
             params, ("device", "memory_format", "execution", "math", "data"), "numpy has no choice of it"
         )
-        name = str(params["workload"])
-        if is_custom(name):
-            return _custom_job(name, params)
-        workload = find_workload(name)
-        if is_kernel(workload):
-            from corewise.runtimes.numpy.arrays import NumpyArrays
+        return self.job_of(params, context)
 
-            return prepare_kernel(cast(Kernel, workload), NumpyArrays(), params, context, kernel_facts)
-        require_point(workload, params)
-        builder = getattr(workload, "builders", {}).get(self.name)
-        if builder is None:
-            raise Infeasible(f"{name} does not run on numpy; it runs on {', '.join(workload.runtimes)}")
-        return cast(Job, load_attribute(builder)(params, context))
+    def kernel_job(self, kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
+        from corewise.runtimes.numpy.arrays import NumpyArrays
+
+        return prepare_kernel(kernel, NumpyArrays(), params, context, kernel_facts)
+
+    def custom_job(self, name: str, params: Mapping[str, Any], context: RankContext) -> Job:
+        require_defaults(params, ("dtype",), "a custom step decides it")
+        made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+        if isinstance(made, CustomModule):
+            raise WorkloadError(
+                f"{name} returned a {type(made.module).__name__}, which needs runtime torch, not numpy"
+            )
+        return StepJob(name, made, read_back, lambda: None)
 
 
 def read_back() -> Mapping[str, Any]:
@@ -75,16 +65,6 @@ def read_back() -> Mapping[str, Any]:
 def kernel_facts() -> Mapping[str, Any]:
     """What a kernel's threads are: numpy computes element by element in one."""
     return {**read_back(), "num_elementwise_threads": 1}
-
-
-def _custom_job(name: str, params: Mapping[str, Any]) -> Job:
-    require_defaults(params, ("dtype",), "a custom step decides it")
-    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
-    if isinstance(made, CustomModule):
-        raise WorkloadError(
-            f"{name} returned a {type(made.module).__name__}, which needs runtime torch, not numpy"
-        )
-    return StepJob(name, made, read_back, lambda: None)
 
 
 def _blas_version() -> Mapping[str, str]:

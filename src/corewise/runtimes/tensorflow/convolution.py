@@ -23,7 +23,7 @@ def prepare_convolution(params: Mapping[str, Any], context: RankContext) -> Arra
     ordinal, device = apply_to_process(params, context), str(params["device"])
     facts = functools.partial(process_facts, device, ordinal)
     arrays = TensorflowArrays(device, ordinal)
-    return prepare_arrays_convolution(arrays, Dialect(True, operator), params, context, facts)
+    return prepare_arrays_convolution(arrays, DIALECT, params, context, facts)
 
 
 def operator(asked: Asked) -> Operator:
@@ -60,3 +60,6 @@ def operator(asked: Asked) -> Operator:
         "BWD_WB": backward_weights,
     }
     return by_direction.get(asked.direction, forward)
+
+
+DIALECT = Dialect(channels_last=True, operator=operator, memory_factor=1.9)

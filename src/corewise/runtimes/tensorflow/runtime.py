@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 import platform
-from typing import Any, Mapping, cast
+from typing import Any, Mapping
 
 from corewise.runtimes.base import Job, RankContext
 from corewise.runtimes.imported import ImportedRuntime
 from corewise.runtimes.kernel_job import prepare_kernel
 from corewise.runtimes.params import rank_batch, require_defaults
 from corewise.runtimes.steps import StepJob
-from corewise.workloads.base import is_kernel, workload_args
-from corewise.workloads.custom import CustomModule, build_custom, is_custom
+from corewise.workloads.base import workload_args
+from corewise.workloads.custom import CustomModule, build_custom
 from corewise.workloads.kernels.base import Kernel
-from corewise.workloads.registry import find_workload
 
 
 class TensorflowRuntime(ImportedRuntime):
@@ -46,32 +45,24 @@ class TensorflowRuntime(ImportedRuntime):
         require_defaults(
             params, ("memory_format", "execution", "freezing", "data"), "tensorflow has no choice of it here"
         )
-        name = str(params["workload"])
-        if is_custom(name):
-            return _custom_job(name, params, context)
-        workload = find_workload(name)
-        if is_kernel(workload):
-            return _kernel_job(cast(Kernel, workload), params, context)
-        return self.built(workload, params, context)
+        return self.job_of(params, context)
 
+    def kernel_job(self, kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
+        from corewise.runtimes.tensorflow.arrays import TensorflowArrays
+        from corewise.runtimes.tensorflow.settings import apply_to_process, process_facts
 
-def _kernel_job(kernel: Kernel, params: Mapping[str, Any], context: RankContext) -> Job:
-    from corewise.runtimes.tensorflow.arrays import TensorflowArrays
-    from corewise.runtimes.tensorflow.settings import apply_to_process, process_facts
+        ordinal, device = apply_to_process(params, context), str(params["device"])
+        facts = functools.partial(process_facts, device, ordinal)
+        return prepare_kernel(kernel, TensorflowArrays(device, ordinal), params, context, facts)
 
-    ordinal, device = apply_to_process(params, context), str(params["device"])
-    facts = functools.partial(process_facts, device, ordinal)
-    return prepare_kernel(kernel, TensorflowArrays(device, ordinal), params, context, facts)
+    def custom_job(self, name: str, params: Mapping[str, Any], context: RankContext) -> Job:
+        from corewise.runtimes.tensorflow.functions import function_job
+        from corewise.runtimes.tensorflow.settings import apply_to_process, finish_device, process_facts
 
-
-def _custom_job(name: str, params: Mapping[str, Any], context: RankContext) -> Job:
-    from corewise.runtimes.tensorflow.functions import function_job
-    from corewise.runtimes.tensorflow.settings import apply_to_process, finish_device, process_facts
-
-    require_defaults(params, ("dtype",), "a custom workload decides it")
-    ordinal, device = apply_to_process(params, context), str(params["device"])
-    made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
-    facts, finish = functools.partial(process_facts, device, ordinal), finish_device(device)
-    if isinstance(made, CustomModule):
-        return function_job(name, made, params, facts, finish)
-    return StepJob(name, made, facts, finish)
+        require_defaults(params, ("dtype",), "a custom workload decides it")
+        ordinal, device = apply_to_process(params, context), str(params["device"])
+        made = build_custom(name, rank_batch(params), str(params["mode"]), workload_args(params))
+        facts, finish = functools.partial(process_facts, device, ordinal), finish_device(device)
+        if isinstance(made, CustomModule):
+            return function_job(name, made, params, facts, finish)
+        return StepJob(name, made, facts, finish)

@@ -5,9 +5,9 @@ Measured side: standard library, numpy and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Mapping, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +24,9 @@ from corewise.runtimes.torch.settings import Settings, read_settings
 from corewise.workloads.base import workload_args
 from corewise.workloads.primitives.benchdnn import benchdnn_words
 from corewise.workloads.primitives.convolution import separated_types, types_of
-from corewise.workloads.primitives.matmul import product_error, product_tolerance
+from corewise.workloads.primitives.matmul import product_tolerance
 from corewise.workloads.primitives.matrix_product import MATRIX_PRODUCT, AskedProduct
+from corewise.workloads.primitives.product_check import product_error
 
 INT8_LIMITS = {"u8": (0, 255, torch.uint8), "s8": (-127, 127, torch.int8)}
 LARGEST_WEIGHT = 64  # CPUs without VNNI add pairs of products in 16 bits
@@ -69,7 +70,11 @@ def _floats(asked: AskedProduct, settings: Settings, seed: int) -> Made:
     dtype = getattr(torch, settings.dtype)
 
     def normal(shape: Tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=settings.tensor_dtype).to(settings.device, dtype)
+        """A matrix at a time: what is drawn in float32 for a shorter format need not lie there whole."""
+        made = torch.empty(shape, dtype=dtype, device=settings.device)
+        for index in np.ndindex(*shape[:-2]):
+            made[index] = torch.randn(shape[-2:], generator=generator, dtype=settings.tensor_dtype)
+        return made
 
     a, b = normal(problem.source_shape), normal(problem.weights_shape)
     operate: Callable[[], Any] = lambda: torch.matmul(a, b)  # noqa: E731
@@ -78,12 +83,8 @@ def _floats(asked: AskedProduct, settings: Settings, seed: int) -> Made:
 
     def check(c: Tensor) -> Check:
         tolerance = product_tolerance(problem.k, **roundoffs(settings, dtype))
-        wide = [m.expand(*problem.batch_shape, *m.shape[-2:]).reshape(-1, *m.shape[-2:]) for m in (a, b)]
-        batches = [m.cpu() for m in (*wide, c.reshape(-1, problem.m, problem.n))]
-        x = torch.randn(problem.n, generator=generator, dtype=torch.float64)
-        errors = [product_error(p.double(), q.double(), r.double(), x) for p, q, r in zip(*batches)]
-        worst = max(errors, key=lambda e: e if e == e else math.inf)
-        return Check(worst, tolerance, "the product with a random vector in float64")
+        error = product_error(a, b, c, lambda rows: rows.double().cpu().numpy())
+        return Check(error, tolerance, "the product with a random vector in float64")
 
     return operate, check
 

@@ -5,19 +5,21 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
+from corewise.runtimes import room
 from corewise.runtimes.base import Check, MissingPart, RankContext, ReplicaJob
 from corewise.runtimes.gpu_clocks import clocks_while
 from corewise.runtimes.params import require_defaults
-from corewise.runtimes.room import host_share_bytes, no_room
+from corewise.runtimes.torch.arrays import TorchArrays
 from corewise.runtimes.torch.cache_size import last_level_cache_bytes
 from corewise.runtimes.torch.gpu_turns import GpuTurns, num_inputs
 from corewise.runtimes.torch.onednn_calls import call_facts, onednn_calls
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts
 from corewise.workloads.primitives.benchdnn import BenchdnnError, run_first_known
+from corewise.workloads.primitives.matmul import Matmul
 from corewise.workloads.primitives.workload import PrimitiveWorkload
 
 SEEDS_APART = 100_003  # between the inputs of a rank: further than ranks are
@@ -87,15 +89,14 @@ def require_operator(params: Mapping[str, Any], name: str) -> None:
 
 
 def require_room(
-    workload: PrimitiveWorkload, params: Mapping[str, Any], settings: Settings, context: RankContext
+    workload: Union[PrimitiveWorkload, Matmul],
+    params: Mapping[str, Any],
+    settings: Settings,
+    context: RankContext,
 ) -> None:
     """Raises Infeasible when the tensors do not fit, with what would."""
-    device = settings.device.type
-    on_gpu = device == "cuda"
-    free_bytes = int(torch.cuda.mem_get_info(settings.device)[0]) if on_gpu else host_share_bytes(context)
-    lacking = workload.lack_of_memory(params, free_bytes)
-    if lacking is not None:
-        raise no_room(lacking, workload.needed_bytes(params), device, context.num_ranks)
+    free_bytes = room.share_of_memory(TorchArrays(settings.device), context)
+    room.require_room(workload, params, context, free_bytes)
 
 
 def roundoffs(settings: Settings, dtype: torch.dtype) -> Dict[str, float]:

@@ -14,9 +14,10 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from corewise.runtimes.base import Check
+from corewise.runtimes.base import Check, Infeasible, NotNow
 from corewise.workloads.base import Work
 from corewise.workloads.kernels.base import RUNTIMES, KernelRun, Setup
+from corewise.workloads.kernels.cg_checkpoint import NotWritten, require_place
 from corewise.workloads.kernels.cg_iteration import State
 from corewise.workloads.kernels.cg_operators import MATRICES
 from corewise.workloads.kernels.cg_problem import Problem
@@ -125,9 +126,20 @@ class ConjugateGradientRun:
         kept = problem.checkpoint or os.path.join(setup.folder, "cg.checkpoint")
         self._path = f"{kept}.{setup.seed}"  # the ranks of a trial are told the same name
         self._first_path = f"{self._path}.first"  # kept while numbers are checked
+        if problem.checkpoint_every:
+            self._require_place()
         self._checkpoint_bytes = 0
         self._num_checkpoints = 0
         self._checking = False
+
+    def _require_place(self) -> None:
+        """Raises Infeasible where no checkpoint can be written, or not now."""
+        try:
+            require_place(self._path, self._system.checkpoint_bytes())
+        except NotWritten as problem:
+            raise NotNow(f"cg: {problem}") from problem
+        except ValueError as problem:
+            raise Infeasible(f"cg: {problem}") from problem
 
     def step(self) -> None:
         self._num_checkpoints = 0
@@ -247,6 +259,13 @@ class ConjugateGradientRun:
             facts["num_checkpoints"] = self._num_checkpoints
             facts["checkpoint_bytes"] = self._checkpoint_bytes
         return facts
+
+    def notes(self) -> Tuple[str, ...]:
+        """What a reader must know who takes the figure for one with checkpoints."""
+        every, iterations = self._problem.checkpoint_every, self._problem.iterations
+        if every <= iterations:
+            return ()
+        return (f"no checkpoint is written: checkpoint_every is {every}, a step has {iterations} iterations",)
 
     def close(self) -> None:
         if self._num_checkpoints and not self._problem.checkpoint and os.path.exists(self._path):

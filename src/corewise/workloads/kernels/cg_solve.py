@@ -21,16 +21,17 @@ import sys
 from typing import Any, List, Optional
 
 from corewise.workloads.kernels.framework_arrays import ARRAYS, arrays_of
-from corewise.workloads.kernels.tiled_product_command import at_least
+from corewise.workloads.kernels.tiled_product_command import THREADS, at_least
+from corewise.workloads.registry import load_attribute
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+REQUIRE_MEMORY = "corewise.runtimes.kernel_job:require_memory"
 DONE, FAILED, MISTAKE = 0, 1, 2
 
 
 def main(words: Optional[List[str]] = None) -> int:
     """The exit code: 0 solved or all iterations done, 1 broken down or no room, 2 the user's mistake."""
     options = _parser().parse_args(words)
-    for name in THREAD_VARIABLES:  # read by libraries when they are loaded: nothing is imported before
+    for name in THREADS:  # read by libraries when they are loaded: nothing is imported before
         os.environ[name] = str(options.threads)
 
     try:
@@ -77,13 +78,8 @@ def _solve(options: argparse.Namespace) -> int:
         }
     )
     arrays = _arrays(options)
-    needed_bytes, free_bytes = problem.needed_bytes(), arrays.free_bytes()
-    if needed_bytes > free_bytes:
-        fitting = CG.largest_that_fits(dataclasses.asdict(problem), "float64", free_bytes)["size"]
-        raise ValueError(
-            f"the system needs {needed_bytes} bytes, {free_bytes} are free; the largest that fits is "
-            f"--size {fitting}"
-        )
+    given = dataclasses.asdict(problem)
+    load_attribute(REQUIRE_MEMORY)(CG, given, "float64", arrays.free_bytes(), arrays)
     system = System(arrays, problem, options.seed, options.threads)
     solver = system.solver
     if options.checkpoint:

@@ -24,6 +24,7 @@ ARRAYS_HELD = {"direct": 3, "tiles": 2}  # signal and transform; libraries work 
 MEMORY_FACTORS = {
     "direct": {"numpy": 1.4, "torch": 1.4, "jax": 1.4, "tensorflow": 1.4},
     "tiles": {"numpy": 1.4, "torch": 1.5, "jax": 2.2, "tensorflow": 2.5},
+    "pieces": {"numpy": 1.4, "torch": 1.5, "jax": 3.2, "tensorflow": 2.5},
 }
 TILES_BESIDE_BYTES = 2**26
 MOST_DIVISORS_TOLD = 12
@@ -61,13 +62,16 @@ class Fft:
         """The device's memory; a signal that stays on the host takes only what the pieces take."""
         point = self._point(args)
         if point["signal"] != "device":
-            return int(point["memory_bytes"]) or 3 * COPIES_ON_DEVICE * DEFAULT_PIECE_BYTES
+            whole_bytes = int(point["size"]) * DTYPE_BYTES[dtype]
+            by_default = 3 * COPIES_ON_DEVICE * min(DEFAULT_PIECE_BYTES, whole_bytes)
+            return int(point["memory_bytes"]) or by_default
         beside = TILES_BESIDE_BYTES if point["method"] == "tiles" else 0
         return ARRAYS_HELD[str(point["method"])] * int(point["size"]) * DTYPE_BYTES[dtype] + beside
 
     def memory_factors(self, args: Mapping[str, Any], dtype: str) -> Mapping[str, float]:
         """As measured on CPUs; numpy transforms and checks complex64 with copies in complex128."""
-        method = str(self._point(args)["method"])
+        point = self._point(args)
+        method = str(point["method"]) if point["signal"] == "device" else "pieces"
         widened = {"numpy": 2.8} if method == "direct" and dtype == "complex64" else {}
         return {**MEMORY_FACTORS[method], **widened}
 
@@ -95,11 +99,13 @@ class Fft:
             return DirectTransform(setup, cut.size)
         if point["signal"] == "device":
             return TilesInPlace(setup, cut) if setup.arrays.writes_in_place else TilesWhole(setup, cut)
+        piece_bytes = _piece_bytes(setup.arrays, int(point["memory_bytes"]))
         return StreamedTiles(
             setup,
             cut,
             in_files=point["signal"] == "file",
-            piece_bytes=_piece_bytes(setup.arrays, int(point["memory_bytes"])),
+            piece_bytes=piece_bytes,
+            pieces_bytes=_on_host_bytes(setup, min(piece_bytes, cut.size * DTYPE_BYTES[setup.dtype])),
         )
 
     def _point(self, args: Mapping[str, Any]) -> Dict[str, Any]:
@@ -127,6 +133,13 @@ def _piece_bytes(arrays: Any, memory_bytes: int) -> int:
     if piece_bytes < 1:
         raise Infeasible(f"fft: memory_bytes {memory_bytes} holds no piece of the signal")
     return piece_bytes
+
+
+def _on_host_bytes(setup: Setup, piece_bytes: int) -> int:
+    """What pieces take of the host's memory: where the device is the host, all of it."""
+    if setup.arrays.device != "cpu":
+        return int(pieces_of(setup.arrays).num_streams) * piece_bytes
+    return int(MEMORY_FACTORS["pieces"][setup.arrays.runtime] * COPIES_ON_DEVICE * piece_bytes)
 
 
 def _say_divisors(size: int) -> str:

@@ -45,15 +45,16 @@ class Slot:
 class StreamedTiles:
     """Both phases over pieces of at most so many bytes."""
 
-    def __init__(self, setup: Setup, cut: Cut, *, in_files: bool, piece_bytes: int) -> None:
+    def __init__(
+        self, setup: Setup, cut: Cut, *, in_files: bool, piece_bytes: int, pieces_bytes: int
+    ) -> None:
         self._arrays, self._dtype, self._cut = setup.arrays, setup.dtype, cut
         self._pieces = pieces_of(setup.arrays)
         self._phases = Phases()
         self._piece_elements = piece_bytes // DTYPE_BYTES[setup.dtype]
         require_pieces(cut, self._piece_elements, setup.dtype)
         self._folder = setup.folder if in_files else None
-        num_sharing = setup.num_ranks
-        require_room(self._folder, cut, DTYPE_BYTES[setup.dtype], num_sharing)
+        require_room(self._folder, cut, DTYPE_BYTES[setup.dtype], setup.num_ranks, pieces_bytes)
         self._seed = setup.seed
         self._files: List[str] = []
         try:
@@ -176,27 +177,37 @@ def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
         raise Infeasible(f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values")
 
 
-def require_room(folder: Optional[str], cut: Cut, value_bytes: int, num_sharing: int) -> None:
-    """Raises where this rank's share of the host's memory, or the folder's disk, is too small for both."""
-    if folder is None:
-        free_bytes = int(load_attribute(FREE_BYTES)()) // num_sharing
-    else:
-        free_bytes = shutil.disk_usage(folder).free
+def require_room(
+    folder: Optional[str], cut: Cut, value_bytes: int, num_sharing: int, pieces_bytes: int
+) -> None:
+    """Raises where this rank's share of the host's memory, or the folder's disk, is too small for both.
+
+    Beside a signal in the host's memory lie the pieces that are on their way.
+    """
     needed_bytes = 2 * cut.size * value_bytes
-    if needed_bytes <= free_bytes:
+    if folder is not None:
+        free_bytes = shutil.disk_usage(folder).free
+        if needed_bytes > free_bytes:
+            fits = _say_largest(cut, free_bytes // (2 * value_bytes))
+            raise NotNow(
+                f"fft: signal and transform need {needed_bytes} bytes, {folder} has {free_bytes} free; "
+                f"{fits}; or free some space"
+            )
         return
-    where, instead = ("host memory", "take signal file") if folder is None else (folder, "free some space")
-    shared = f" for each of {num_sharing} processes" if folder is None and num_sharing > 1 else ""
-    reason = (
-        f"fft: signal and transform need {needed_bytes} bytes, {where} has {free_bytes} free{shared}; "
-        f"{_say_largest(cut, free_bytes // (2 * value_bytes))}; or {instead}"
-    )
-    raise NotNow(reason) if folder else load_attribute(REFUSAL)(reason, needed_bytes, num_ranks=num_sharing)
+    free_bytes = int(load_attribute(FREE_BYTES)()) // num_sharing
+    if needed_bytes + pieces_bytes > free_bytes:
+        shared = f" for each of {num_sharing} processes" if num_sharing > 1 else ""
+        reason = (
+            f"fft: signal and transform need {needed_bytes} bytes and their pieces {pieces_bytes}, "
+            f"host memory has {free_bytes} free{shared}; "
+            f"{_say_largest(cut, (free_bytes - pieces_bytes) // (2 * value_bytes))}; or take signal file"
+        )
+        raise load_attribute(REFUSAL)(reason, needed_bytes + pieces_bytes, num_ranks=num_sharing)
 
 
 def _say_largest(cut: Cut, most: int) -> str:
     """The largest size of at most so many values: a power of two stays one, others are whole tiles."""
-    is_power = cut.size & (cut.size - 1) == 0
+    most, is_power = max(0, most), cut.size & (cut.size - 1) == 0
     largest = 1 << max(0, most.bit_length() - 1) if is_power else most // cut.num_tiles * cut.num_tiles
     if largest < 2 * cut.num_tiles or most < largest:
         return f"no size in {cut.num_tiles} tiles fits"

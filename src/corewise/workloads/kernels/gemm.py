@@ -15,6 +15,7 @@ from corewise.workloads.base import Work
 from corewise.workloads.kernels.base import DTYPE_BYTES, RUNTIMES, KernelRun, Setup
 from corewise.workloads.kernels.parameters import whole_number, with_defaults
 from corewise.workloads.primitives.matmul import product_tolerance
+from corewise.workloads.primitives.product_check import checking_vector
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "int8": 0.0}
 SHORT_ROUNDOFF = {"tf32": 2.0**-11, "bf16": 2.0**-8}
@@ -115,8 +116,7 @@ class GemmRun:
         """Freivalds' check, C·x against A·(B·x) for a random vector, and some rows element by element; both
         in float64. The vector meets an error anywhere, unless it drowns in the rounding of a long row."""
         self.step()
-        random = np.random.default_rng()
-        x = random.uniform(-1, 1, self._b.shape[1])
+        random, x = np.random.default_rng(), checking_vector(self._b.shape[1])
         num_rows = self._a.shape[0]
         rows = {0, num_rows - 1, *random.integers(0, num_rows, NUM_ROWS_CHECKED - 2).tolist()}
         a_rows, c_rows = (

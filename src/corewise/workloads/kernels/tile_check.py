@@ -13,6 +13,7 @@ from corewise.runtimes.base import Check
 from corewise.workloads.kernels.tile_engine import Factors, Told
 from corewise.workloads.kernels.tile_store import Source
 from corewise.workloads.primitives.matmul import product_tolerance
+from corewise.workloads.primitives.product_check import checking_vector
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24}
 CHUNK_BYTES = 2**24  # of a tile in float64
@@ -24,8 +25,7 @@ class NotFinite(ValueError):
 
 def check_product(factors: Factors, buffer: Any, told: Told) -> Check:
     """C·x against A·(B·x) in float64 for a random vector; every file's checksum is checked on the way."""
-    random, num_columns = np.random.default_rng(), factors.b.grid.num_columns
-    x = random.uniform(0.5, 1, num_columns) * random.choice([-1.0, 1.0], num_columns)  # none hides a column
+    x = checking_vector(factors.b.grid.num_columns)
     bx, bx_squared = _times(factors.b, x, x * x, buffer, told, "B")
     wanted, size_squared = _times(factors.a, bx, bx_squared, buffer, told, "A")
     found, _ = _times(factors.c, x, None, buffer, told, "C")

@@ -5,6 +5,7 @@ Measured side: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ LOCK = "product.lock"
 
 def claim_folder(folder: Path, described: Mapping[str, Any]) -> TextIO:
     """The hold on a folder, until it is closed; Infeasible where another process or product has it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     hold = _hold(folder)
     try:
         _write_manifest(folder, json.dumps(described, sort_keys=True))
@@ -27,6 +28,18 @@ def claim_folder(folder: Path, described: Mapping[str, Any]) -> TextIO:
         hold.close()
         raise
     return hold
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder; Infeasible where no files can be kept there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as problem:
+        raise Infeasible(
+            f"tiled_product: no tiles can be kept in {folder}: {problem.strerror}; name another folder"
+        ) from problem
 
 
 def _hold(folder: Path) -> TextIO:
@@ -49,16 +62,19 @@ def _hold(folder: Path) -> TextIO:
 
 
 def _write_manifest(folder: Path, text: str) -> None:
-    """Writes what the folder holds; refuses one that holds another product."""
+    """Writes what the folder holds; refuses one that holds another product.
+
+    One without tiles holds none: whoever wanted it was refused.
+    """
     manifest = folder / MANIFEST
-    if manifest.exists():
-        found = manifest.read_text(encoding="utf-8")
-        if found != text:
-            raise Infeasible(
-                f"tiled_product: {folder} holds tiles of another product ({found}, and not {text}); "
-                "name another folder, or remove this one"
-            )
+    found = manifest.read_text(encoding="utf-8") if manifest.exists() else ""
+    if found == text:
         return
+    if found and any(folder.glob("*.tile")):
+        raise Infeasible(
+            f"tiled_product: {folder} holds tiles of another product ({found}, and not {text}); "
+            "name another folder, or remove this one"
+        )
     aside = folder / f".{MANIFEST}.{os.getpid()}"
     aside.write_text(text, encoding="utf-8")
     os.replace(aside, manifest)

@@ -45,7 +45,10 @@ def _multiply(given: argparse.Namespace) -> int:
         found = multiply(given)
     except (Infeasible, Refused, ValueError) as problem:
         return _complain(str(problem), MISTAKE)
-    except (BadTile, StorageFull, OSError, MemoryError, RuntimeError) as problem:
+    except BadTile as problem:
+        remedy = "" if given.a else "; remove it, and the same command makes it again"
+        return _complain(f"{problem}{remedy}", FAILED)
+    except (StorageFull, OSError, MemoryError, RuntimeError) as problem:
         return _complain(str(problem), FAILED)
     except KeyboardInterrupt:
         return _complain("stopped; the same command goes on from here", INTERRUPTED)

@@ -26,6 +26,7 @@ from corewise.workloads.kernels.tiled_product_run import (
     problem_id,
     random_factors,
     require_disk,
+    resident_bytes,
     start_within_limit,
     tiles_within,
 )
@@ -50,7 +51,8 @@ def multiply(given: argparse.Namespace) -> Dict[str, Any]:
 
 def _multiply_in(folder: Path, factors: Factors, given: argparse.Namespace) -> Dict[str, Any]:
     remove_leftovers(folder)
-    require_disk(folder, sum(_matrix_bytes(each) for each in _stored(factors)))
+    value_bytes = 0 if given.size is None else DTYPE_BYTES[factors.c.dtype]
+    require_disk(folder, sum(_matrix_bytes(each) for each in _stored(factors)), value_bytes)
     arrays = _arrays(given, factors.c.dtype)
     pieces, tile, dtype = pieces_of(arrays), factors.c.grid.tile, factors.c.dtype
     tile_s = _seconds_of_tile(arrays, factors)
@@ -87,14 +89,21 @@ def _multiply_in(folder: Path, factors: Factors, given: argparse.Namespace) -> D
 def _block(factors: Factors, arrays: Any, pieces: Any, tile_s: float, given: argparse.Namespace) -> Block:
     """The tiles of C held at once: as memory allows, and no more than a minute's work."""
     grid = factors.c.grid
+    tile_bytes = grid.tile**2 * DTYPE_BYTES[factors.c.dtype]
     if given.memory is None:
         num_tiles = tiles_by_default(max(grid.num_rows, grid.num_columns), grid.tile)
     else:
-        tile_bytes = grid.tile**2 * DTYPE_BYTES[factors.c.dtype]
         start_within_limit(arrays, pieces, factors.c.dtype, tile_bytes)
         num_tiles = tiles_within(_bytes(given.memory), tile_bytes, pieces.is_host, pieces.num_spare)
     block = choose_block(factors.shape, num_tiles, max(LEAST_SUMS, int(BLOCK_S / tile_s)))
     assert block is not None  # fewer than three tiles were refused
+    needed_bytes, free_bytes = (block.num_tiles + pieces.num_spare) * tile_bytes, arrays.free_bytes()
+    if needed_bytes > free_bytes:
+        most_bytes = free_bytes + (resident_bytes() if pieces.is_host else 0)
+        raise Refused(
+            f"the tiles in memory need {needed_bytes} bytes, {free_bytes} are free; "
+            f"give --memory {most_bytes} or less, or take smaller tiles"
+        )
     return block
 
 

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -45,7 +46,8 @@ class TiledProductRun:
 
     def _prepare(self, setup: Setup, sizes: Tuple[int, int, int], tile: int, num_tiles: int) -> None:
         remove_leftovers(self._folder)
-        require_disk(self._folder, 3 * sizes[0] ** 2 * DTYPE_BYTES[setup.dtype])
+        value_bytes = DTYPE_BYTES[setup.dtype]
+        require_disk(self._folder, 3 * sizes[0] ** 2 * value_bytes, value_bytes)
         self._factors = random_factors(self._folder, sizes, tile, setup.dtype, setup.seed)
         block = choose_block(self._factors.shape, num_tiles)
         assert block is not None  # fewer than three tiles were refused
@@ -155,22 +157,27 @@ def problem_id(product: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(product, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def require_disk(folder: Path, needed_bytes: int) -> None:
-    """Raises where the folder's disk has no room for tiles of so many bytes."""
+def require_disk(folder: Path, needed_bytes: int, value_bytes: int = 0) -> None:
+    """Raises where the folder's disk has no room for tiles of so many bytes.
+
+    With the bytes of a number, of three square matrices, it says which size would fit.
+    """
     free_bytes = shutil.disk_usage(folder).free
     there = sum(path.stat().st_size - HEADER_BYTES for path in folder.glob("*.tile"))
-    if needed_bytes - there > free_bytes:
-        raise NotNow(
-            f"tiled_product: the tiles need {needed_bytes - there} bytes in {folder}, {free_bytes} are free; "
-            "name another folder, or a smaller size"
-        )
+    if needed_bytes - there <= free_bytes:
+        return
+    size = math.isqrt((there + free_bytes) // (3 * value_bytes)) if value_bytes else 0
+    fits = f"the largest size that fits is {size}: take it" if size else "free some space"
+    raise NotNow(
+        f"tiled_product: the tiles need {needed_bytes - there} bytes in {folder}, {free_bytes} are free; "
+        f"{fits}, or name another folder"
+    )
 
 
 def _own_folder(setup: Setup) -> Tuple[Path, bool]:
     """The folder of this rank's tiles, and whether it goes when the run does."""
     given = str(setup.args.get("folder") or "")
     folder = Path(given or setup.folder) / f"tiles-{setup.seed}"
-    folder.mkdir(parents=True, exist_ok=True)
     return folder, not given
 
 

@@ -83,8 +83,10 @@ class Convolution(PrimitiveWorkload):
         )
 
     def demand(self, args: Mapping[str, Any], dtype: str, device: str) -> Demand:
-        """Every tensor twice: as it comes, and in the layout of the kernel."""
-        problem, width = self.asked(args).problem, 2 * DTYPE_BYTES[dtype]
+        """Every tensor twice: as it comes, and in the layout of the kernel; of 16 bits on the host also in
+        float32 for the check."""
+        checked = DTYPE_BYTES["float32"] if device == "cpu" and DTYPE_BYTES[dtype] == 2 else 0
+        problem, width = self.asked(args).problem, 2 * DTYPE_BYTES[dtype] + checked
 
         def parts(mb: int) -> Mapping[str, int]:
             own = dataclasses.replace(problem, mb=mb)

@@ -9,10 +9,12 @@ import dataclasses
 import math
 from typing import Any, Mapping, Optional, Tuple
 
-from corewise.workloads.base import DTYPE_BYTES, Work
+from corewise.workloads.base import DTYPE_BYTES, Work, workload_args
+from corewise.workloads.primitives.memory_demand import FREE
 
 DEFAULT_SIZE = 512
 SAFETY = 16.0  # the worst of many rows lies several standard deviations out
+MATRICES_HELD = 4  # the factors, the product, and one more while they are drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,19 +62,26 @@ class Matmul:
             flops_per_sample=2.0 * size**3, bytes_per_sample=3.0 * num_bytes * size**2, num_parameters=0
         )
 
+    def needed_bytes(self, params: Mapping[str, Any], factor: float = 1.0) -> int:
+        """What a process takes; the factor is what a framework takes over the matrices themselves."""
+        size, batch = self.size(workload_args(params)), int(params["batch"])
+        if params["batch_scope"] == "global":
+            batch = max(1, batch // int(params["processes"]))
+        return math.ceil(factor * MATRICES_HELD * batch * size**2 * DTYPE_BYTES[str(params["dtype"])])
 
-def product_error(a: Any, b: Any, c: Any, x: Any) -> float:
-    """The largest error of C·x against A·(B·x), relative to the root of A²·B²·x², squared element by element.
-
-    Freivalds' check: takes float64 arrays of any library with `@`; `x` is a random vector, so that an error
-    anywhere in C shows.
-    """
-    return rows_error(a, c, x, b @ x, (b * b) @ (x * x))
-
-
-def rows_error(a: Any, c: Any, x: Any, b_x: Any, squares: Any) -> float:
-    """The same of rows of A and C, given B·x and B²·x²."""
-    return float((abs(c @ x - a @ b_x) / ((a * a) @ squares) ** 0.5).max())
+    def lack_of_memory(
+        self, params: Mapping[str, Any], free_bytes: int, there_is: str = FREE, factor: float = 1.0
+    ) -> Optional[str]:
+        """Why so many bytes do not do for a process, and what would fit; None where they do."""
+        if str(params["dtype"]) not in DTYPE_BYTES:  # refused for another reason
+            return None
+        needed_bytes = self.needed_bytes(params, factor)
+        if needed_bytes <= free_bytes:
+            return None
+        fitting = math.isqrt(self.size(workload_args(params)) ** 2 * free_bytes // needed_bytes)
+        told = f"matmul needs {needed_bytes} bytes ({needed_bytes / 1e9:.3g} GB), {free_bytes} {there_is}"
+        fits = f"the largest that fits is args.size {fitting}" if fitting else "no smaller size fits either"
+        return f"{told}; {fits}"
 
 
 def product_tolerance(size: int, stored_roundoff: float, summed_roundoff: float) -> float:
