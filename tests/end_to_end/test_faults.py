@@ -265,7 +265,9 @@ def factory(batch, mode):
     return {"step": lambda: time.sleep(0.05), "samples_per_step": 1}
 """
     study = one_step_study(
-        bench, body, protocol="{min_runs: 1, max_runs: 1, min_samples: 100, timeout_s: 60}"
+        bench,
+        body,
+        protocol="{min_runs: 1, max_runs: 1, max_warmup_s: 0.5, min_samples: 80, timeout_s: 60}",
     )
     words = bench.words("run", study, "--store", "store")
     first = subprocess.Popen(words, cwd=bench.folder, env=bench.env, stdout=subprocess.DEVNULL)
