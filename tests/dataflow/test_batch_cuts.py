@@ -175,6 +175,13 @@ def test_slices_are_neither_too_small_nor_too_many(num_rows: int, num_together: 
         assert num % num_cores == 0
 
 
+def test_slices_are_larger_where_gradients_are_wanted() -> None:
+    module, x = Recurrent("LSTM"), torch.randn(9, 2 * CORES * MOST_ROWS, 6)
+    assert num_layers(capture(module, (x,), {}, CORES)) == CORES
+    with torch.no_grad():
+        assert num_layers(capture(module, (x,), {}, CORES)) == 2 * CORES
+
+
 def test_a_slice_is_one_task_where_there_is_one_for_every_core() -> None:
     program = capture(Ensemble(), (torch.randn(64, 9, 6),), {}, CORES).program
     assert sorted({part for part in program.slices if part is not None}) == list(range(CORES))

@@ -17,7 +17,8 @@ from tests.dataflow.made_kept import KEPT
 from tests.dataflow.made_models import Wide
 
 from corewise.dataflow import kept_costs, planning, teams
-from corewise.dataflow.kept_costs import Kept, load, save
+from corewise.dataflow.choose import is_doubtful
+from corewise.dataflow.kept_costs import load, save
 from corewise.dataflow.malleable import Malleable
 from corewise.dataflow.native import build
 from corewise.dataflow.parallel import close_parallel, parallel
@@ -212,36 +213,31 @@ def test_kept_tasks_that_turn_the_program_round_are_measured_anew(planned: Make)
         assert not decided_again(fast, x).was_kept
 
 
-def test_a_narrow_win_of_plain_execution_is_raced_again_once_a_start(
-    planned: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rival_s", "num_races"), [(1.03, 3), (1.5, 1)])
+def test_a_narrow_win_of_plain_execution_is_raced_again_at_once_and_never_later(
+    planned: Make, monkeypatch: pytest.MonkeyPatch, rival_s: float, num_races: int
 ) -> None:
-    monkeypatch.setattr(planning, "best_of", lambda times, plain: plain)
+    raced: list[int] = []
 
+    def timed(candidates: Any, budget_s: float) -> dict[str, list[float]]:
+        raced.append(len(candidates))
+        return {name: [1.0 if name == "plain" else rival_s] * 4 for name in candidates}
+
+    monkeypatch.setattr(planning, "timed_in_turns", timed)
     x = torch.randn(32, 16)
-
-    def num_races() -> int:
-        decided_again(fast, x)
-        [path] = kept_costs.folder().iterdir()
-        data = json.loads(path.read_text())
-        data["times_s"].update(plain=1.0, moldable=1.05)
-        path.write_text(json.dumps(data))
-        return int(data["num_races"])
-
     with torch.no_grad():
-        fast = planned(Wide().eval(), x, keep=True, run="best")
-        found = [num_races(), num_races()]
-        for _ in range(3):
-            planning._raced.clear()  # as after a start
-            found.append(num_races())
-    assert found == [1, 1, 2, 3, 3]
+        fast = planned(Wide().eval(), x, keep=True, run="best", planning_s=60.0)
+        assert len(raced) == num_races
+        assert decided_again(fast, x).was_kept
+    assert len(raced) == num_races
 
 
 def test_only_doubtful_wins_of_plain_execution_are_doubted() -> None:
-    plain = Kept(KEPT.call_costs, KEPT.tasks, "plain", None, {"plain": 1.0, "moldable": 1.5}, 0.7)
-    assert not plain.is_doubtful
-    assert replace(plain, spread=0.5).is_doubtful
-    assert replace(plain, times_s={"plain": 1.0, "moldable": 1.05}).is_doubtful
-    assert not KEPT.is_doubtful
+    clear = {"plain": [1.0] * 4, "moldable": [1.5] * 4, "1×2": [1.0] * 4}
+    assert not is_doubtful(clear, ["moldable"])
+    assert is_doubtful({**clear, "plain": [0.8, 0.9, 1.2, 1.3]}, ["moldable"])
+    assert is_doubtful({**clear, "moldable": [1.02] * 4}, ["moldable"])
+    assert not is_doubtful(clear, [])
 
 
 def test_more_cores_give_plans_another_chance(planned: Make) -> None:

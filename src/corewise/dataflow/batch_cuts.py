@@ -25,14 +25,15 @@ _STATES = {  # recurrent layers, with the number of their states
 }
 SLICE = "corewise_slice"  # where a node's number of slice is noted
 MOST_ROWS, FEWEST_ROWS = 64, 16  # of a slice: more leave the cache, fewer leave vector units idle
+MOST_ROWS_TRAINING = 128  # what is kept for the backward pass leaves the cache anyway
 MOST_WEIGHT_BYTES = 512 * 1024  # every core reads all weights at every step: they must lie in its cache
 
 
-def num_slices(num_rows: int, num_layers: int, num_cores: int) -> int:
+def num_slices(num_rows: int, num_layers: int, num_cores: int, most_rows: int = MOST_ROWS) -> int:
     """Into how many slices a batch is cut where so many recurrent layers may run together; 1: not at all."""
     if num_cores < 2 or num_rows < 2 * FEWEST_ROWS:
         return 1
-    fitting = -(-num_rows // MOST_ROWS)
+    fitting = -(-num_rows // most_rows)
     whole = -(-fitting // num_cores) * num_cores  # every core has as many of each layer
     if num_rows // whole >= FEWEST_ROWS:
         return whole
@@ -48,7 +49,7 @@ class Slices:
     nodes: Tuple[Any, ...]
 
 
-def cut(graph: Any, num_cores: int) -> int:
+def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     """The number of slices the graph was cut into, where that is sound and likely to help; 0: it was not."""
     nodes = list(graph.nodes)
     layers = [node for node in nodes if _is_cuttable(node)]
@@ -60,7 +61,8 @@ def cut(graph: Any, num_cores: int) -> int:
     if len(rows) != 1:
         return 0
     [num_rows] = rows
-    num = num_slices(num_rows, num_together, num_cores)
+    most_rows = MOST_ROWS_TRAINING if is_training else MOST_ROWS
+    num = num_slices(num_rows, num_together, num_cores, most_rows)
     if num < 2:
         return 0
     _Cutting(graph, num_rows, num, layers).run(nodes)

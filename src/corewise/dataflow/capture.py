@@ -50,7 +50,8 @@ def capture(
         exported = _export(module, args, kwargs)
     finally:
         before.restore()  # export runs the module's Python code
-    num_slices = batch_cuts.cut(exported.graph, num_cores) if num_cores > 1 else 0
+    trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
+    num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains) if num_cores > 1 else 0
     captured = _Reading(exported).captured()
     if not num_slices:
         return captured

@@ -14,6 +14,8 @@ LEAST_ROUNDS = 3
 MOST_ROUNDS = 25
 _HOPELESS = 1.5  # of the best first call: not timed again where calls take long
 _KEPT_OF_BEST = 1.15  # after a few rounds, slower ones than this drop out
+_NARROW = 0.04  # plain execution faster by less than this may have been lucky
+_STEADY = 0.20  # and where its runs lie further apart than this, something else disturbed them
 
 
 def timed_in_turns(candidates: Mapping[str, Callable[[], object]], budget_s: float) -> Dict[str, List[float]]:
@@ -58,7 +60,15 @@ def typical(times: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def spread(times: Sequence[float]) -> float:
+def is_doubtful(times: Mapping[str, Sequence[float]], rivals: Sequence[str], plain: str = "plain") -> bool:
+    """Whether plain execution won over these narrowly, or while something else disturbed it."""
+    if not rivals:
+        return False
+    best_s = min(typical(times[name]) for name in rivals)
+    return best_s < (1 + _NARROW) * typical(times[plain]) or _spread(times[plain]) > _STEADY
+
+
+def _spread(times: Sequence[float]) -> float:
     """How far the middle half of the runs lies apart, as a share of the median."""
     ordered = sorted(times)
     middle = typical(ordered)

@@ -19,10 +19,8 @@ from corewise.dataflow.lanes import widths_for
 from corewise.dataflow.plan import is_valid
 from corewise.dataflow.schedule import Lane, Plan, Step, Task
 
-SCHEMA = 2
+SCHEMA = 3
 PLAIN = "plain"
-_CLEAR = 0.10  # plain execution faster by this share is not raced again
-_STEADY = 0.20  # nor where its runs lay closer than this
 # What a process starts with that changes what operators take.
 _ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "ATEN_CPU")
 
@@ -37,16 +35,6 @@ class Kept:
     plan: Optional[Plan]
     times_s: Dict[str, float]
     bound_s: float
-    spread: float = 0.0  # of plain execution's runs: between their quarters, as a share of the median
-    num_races: int = 1  # that chose so, one a start
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether plain execution won narrowly, or while something else disturbed it."""
-        rivals = [s for name, s in self.times_s.items() if name != PLAIN]
-        if self.plan is not None or not rivals:
-            return False
-        return min(rivals) < (1 + _CLEAR) * self.times_s[PLAIN] or self.spread > _STEADY
 
 
 def kept_key(fingerprint: str, num_cpus: int, torch_version: str, executor: str, modes: str) -> str:
@@ -91,7 +79,7 @@ def _is_whole(kept: Kept) -> bool:
         [s for cost in kept.call_costs for s in cost.values()], least=0.0
     ):
         return False
-    if not _are_times(kept.times_s.values()) or not _are_times([kept.bound_s, kept.spread], least=0.0):
+    if not _are_times(kept.times_s.values()) or not _are_times([kept.bound_s], least=0.0):
         return False
     if kept.times_s and not {PLAIN, kept.chosen} <= kept.times_s.keys():
         return False
@@ -140,8 +128,6 @@ def _read(data: Mapping[str, Any]) -> Kept:
         plan=_read_plan(plan) if plan else None,
         times_s={str(name): float(s) for name, s in data["times_s"].items()},
         bound_s=float(data["bound_s"]),
-        spread=float(data["spread"]),
-        num_races=int(data["num_races"]),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.bounds import lower_bound_s
-from corewise.dataflow.choose import best_of, spread, timed_in_turns, typical
+from corewise.dataflow.choose import best_of, is_doubtful, timed_in_turns, typical
 from corewise.dataflow.cost import measure_costs
 from corewise.dataflow.feedback import corrected
 from corewise.dataflow.kept_costs import PLAIN, Kept
@@ -31,8 +31,7 @@ from corewise.dataflow.training_cost import measure_backward, with_backward
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
-_MOST_RACES = 3  # over as many starts, where plain execution wins narrowly
-_raced: Set[str] = set()  # keys of what was raced since this process started
+_MOST_RACES = 3  # where plain execution wins narrowly
 _MEASURING, _MEASURING_BACK, _RACING = 0.45, 0.2, 0.35  # shares of the time planning may take
 
 
@@ -50,7 +49,6 @@ class Decision:
     planning_s: float = 0.0
     was_kept: bool = False
     measured: Optional[Tuple[Dict[int, float], ...]] = None  # costs as measured, where these are derived
-    spread: float = 0.0  # of plain execution's runs
     is_borrowed: bool = False  # plan and costs are those of inputs of another size
 
     @property
@@ -100,14 +98,13 @@ def decide(case: Case, teams: Teams) -> Decision:
     kept = _fitting(case, case.key, teams) if case.keeps else None
     if kept is not None and case.runs_plan and kept.plan is None:
         kept = None
-    if kept is not None and not _is_raced_again(case, kept):
+    if kept is not None:
         found = _of_kept(case, kept, teams)
     else:
         with teams.lock, case.bound.untouched():
-            found = _decision(case, teams, kept.call_costs if kept else None)
+            found = _decision(case, teams)
         if case.keeps:
-            _raced.add(case.key)
-            kept_costs.save(case.key, _to_keep(found, kept.num_races + 1 if kept else 1))
+            kept_costs.save(case.key, _to_keep(found))
     found.planning_s = time.perf_counter() - start
     return found
 
@@ -117,14 +114,9 @@ def kept_for(case: Case, teams: Teams) -> Optional[Decision]:
     if not case.keeps or case.key_for is None:
         return None
     kept = _fitting(case, case.key_for(len(teams.cpus)), teams)
-    if kept is None or kept.is_doubtful or (case.runs_plan and kept.plan is None):
+    if kept is None or (case.runs_plan and kept.plan is None):
         return None
     return _of_kept(case, kept, teams)
-
-
-def _is_raced_again(case: Case, kept: Kept) -> bool:
-    """Whether plain execution won so narrowly that this start looks again, from the costs kept."""
-    return kept.is_doubtful and kept.num_races < _MOST_RACES and case.key not in _raced
 
 
 def _fitting(case: Case, key: str, teams: Teams) -> Optional[Kept]:
@@ -153,31 +145,16 @@ def _of_kept(case: Case, kept: Kept, teams: Teams) -> Decision:
     )
 
 
-def _to_keep(found: Decision, num_races: int) -> Kept:
-    return Kept(
-        found.call_costs,
-        found.tasks,
-        found.chosen,
-        found.plan,
-        found.times_s,
-        found.bound_s,
-        found.spread,
-        num_races,
-    )
+def _to_keep(found: Decision) -> Kept:
+    return Kept(found.call_costs, found.tasks, found.chosen, found.plan, found.times_s, found.bound_s)
 
 
-def _decision(case: Case, teams: Teams, costs: Optional[Tuple[Dict[int, float], ...]]) -> Decision:
+def _decision(case: Case, teams: Teams) -> Decision:
     started = time.perf_counter()
-    was_kept = costs is not None
-    if costs is None:
-        costs = _measured(case, teams)
-    found = (
-        _planned_decision(case, teams, costs)
-        if case.runs_plan
-        else _raced_decision(case, teams, costs, started)
-    )
-    found.was_kept = was_kept
-    return found
+    costs = _measured(case, teams)
+    if case.runs_plan:
+        return _planned_decision(case, teams, costs)
+    return _raced_decision(case, teams, costs, started)
 
 
 def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
@@ -206,7 +183,7 @@ def _raced_decision(
                 break
             latest, plans[name] = name, again
             runs[name] = executors.make(case.kind, case.program, tasks, again, teams)
-    times = timed_in_turns(_candidates(case, runs), _RACING * case.budget_s) if runs else {PLAIN: [0.0]}
+    times = _raced(case, runs, num_cores, started) if runs else {PLAIN: [0.0]}
     chosen = best_of(times, PLAIN)
     return Decision(
         chosen,
@@ -216,8 +193,23 @@ def _raced_decision(
         {name: typical(ones) for name, ones in times.items()} if runs else {},
         {name: plan.expected_s for name, plan in plans.items()},
         lower_bound_s(tasks, task_costs(tasks, costs), num_cores),
-        spread=spread(times[PLAIN]),
     )
+
+
+def _raced(
+    case: Case, runs: Mapping[str, executors.Executor], num_cores: int, started: float
+) -> Dict[str, List[float]]:
+    """Seconds of the candidates' runs; plain execution has to win a narrow race again while there is time."""
+    candidates = _candidates(case, runs)
+    rivals = [name for name in runs if name != f"1×{num_cores}"]  # that one is as fast as a rule
+    for _ in range(_MOST_RACES):
+        began = time.perf_counter()
+        times = timed_in_turns(candidates, _RACING * case.budget_s)
+        now = time.perf_counter()
+        is_over = now + (now - began) > started + case.budget_s
+        if is_over or best_of(times, PLAIN) != PLAIN or not is_doubtful(times, rivals):
+            break
+    return times
 
 
 def _planned_decision(case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...]) -> Decision:
