@@ -53,7 +53,7 @@ def doctor(
     ceilings: Annotated[
         bool,
         typer.Option(
-            "--ceilings", help="Measure bandwidth and peak flop rates, and keep them; about a minute."
+            "--ceilings", help="Measure bandwidth and peak flop rates, and keep them; under a minute."
         ),
     ] = False,
     again: Annotated[

@@ -10,6 +10,7 @@ from rich.text import Text
 from corewise.cli.figures import clean, duration, point
 from corewise.comparison.charts import standing
 from corewise.comparison.model import ComparedTrial, Comparison, OneSided
+from corewise.comparison.verdicts import PER_SAMPLE
 from corewise.comparison.words import difference_words, side_name, values_words, within_words
 from corewise.report.words import counted, short
 
@@ -138,9 +139,10 @@ def _draw_legend(console: Console, found: Comparison, num_shown: int, has_room: 
 def _times_words(found: Comparison) -> str:
     """Which times stand under A and B."""
     methods = {trial.method for trial in found.trials}
+    what = "times per sample" if found.rule.metric == PER_SAMPLE else "times per step"
     if len(methods) > 1:
-        return "A, B: medians over processes; geometric means where Welch's t decides."
-    return f"A, B: {'geometric means' if methods == {'Welch'} else 'medians'} over processes."
+        return f"A, B: {what}, medians over processes; geometric means where Welch's t decides."
+    return f"A, B: {what}, {'geometric means' if methods == {'Welch'} else 'medians'} over processes."
 
 
 def _draw_one_sided(

@@ -2,14 +2,27 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from corewise.spec.axes import Axis
 
-def _default(value: object) -> str:
-    text = getattr(value, "text", None)  # an expression of other axes
-    return f"= {text}" if text else str(value)
+
+def _as_json(axis: "Axis") -> dict[str, Any]:
+    from corewise.cli.points import as_written
+
+    text = getattr(axis.default, "text", None)  # an expression of other axes
+    default = f"= {text}" if text else as_written(axis.default)
+    return {"name": axis.name, "values": _values(axis), "default": default, "help": axis.help}
+
+
+def _values(axis: "Axis") -> list[str]:
+    """What may be written, as docs/study-files.md tells it."""
+    if axis.kind == "count":
+        return [f"whole number ≥ {axis.minimum}", *axis.words, *(["null"] if axis.takes_null else [])]
+    return {"flag": ["true", "false"], "folder": ["synthetic", "a folder"]}.get(axis.kind, list(axis.choices))
 
 
 def list_(
@@ -29,7 +42,7 @@ def list_(
 
     workloads: list[dict[str, Any]] = [asdict(w) for w in list_workloads()]
     studies = [{"name": s.name, "question": s.question, "path": str(s.path)} for s in list_studies()]
-    axes = [{"name": a.name, "default": _default(a.default), "help": a.help} for a in AXES.values()]
+    axes = [_as_json(axis) for axis in AXES.values()]
     if as_json:
         print(json.dumps({"workloads": workloads, "studies": studies, "axes": axes}, indent=2, default=list))
         return
@@ -58,8 +71,9 @@ def list_(
     table = Table(
         title="\nAxes (in a study, or --set AXIS=V1,V2)", title_justify="left", box=None, pad_edge=False
     )
-    for name in ("axis", "default", "what it varies"):
+    for name in ("axis", "values", "default", "what it varies"):
         table.add_column(name)
     for a in axes:
-        table.add_row(a["name"], a["default"], escape(a["help"]))
+        table.add_row(a["name"], ", ".join(a["values"]), a["default"], escape(a["help"]))
     console.print(table)
+    console.print("Each of them, and each workload's own parameters: docs/study-files.md")

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from corewise.cli.figures import (
     sparkline,
     visible,
 )
-from corewise.spec.errors import UserError, nearest
+from corewise.spec.errors import UserError
 from corewise.spec.record import Record
 
 _STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
@@ -39,9 +40,10 @@ def find_trial(records: Sequence[Record], prefix: str) -> Record:
     if exact:
         return exact[0]
     if not found:
-        raise UserError(
-            f"no trial {prefix!r} in this store: {nearest(prefix, [r.trial_id for r in records][:20])}"
-        )
+        starts = {r.trial_id[: max(4, len(prefix))] for r in records}
+        close = get_close_matches(prefix, sorted(starts), n=1, cutoff=0.6)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(f"no trial {prefix!r} in this store: {meant}`corewise show` lists the ids")
     some = ", ".join(r.trial_id for r in found[:5])
     raise UserError(f"{len(found)} trials begin with {prefix!r} ({some} ...): give more of the id")
 

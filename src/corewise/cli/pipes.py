@@ -1,4 +1,4 @@
-"""Readers that leave before all is printed, as in `corewise show | head`: no failure of ours."""
+"""The verbs as typer runs them; a reader that leaves early, as in `corewise show | head`, is no failure."""
 
 import os
 import sys
@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from typer import Exit
+from typer import Exit, core
 from typer.core import TyperCommand, TyperGroup
+
+from corewise.cli.help_texts import drawn, without_types_of_flags
 
 
 @contextmanager
@@ -25,6 +27,9 @@ class Verb(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
+        if self.rich_markup_mode and getattr(core, "HAS_RICH", True) and self.help:
+            self.help = drawn(self.help)
+        without_types_of_flags(self.get_params(ctx))
         _write_help(super().format_help, ctx, formatter)
 
 
@@ -33,6 +38,7 @@ class Verbs(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
+        without_types_of_flags(self.get_params(ctx))
         _write_help(super().format_help, ctx, formatter)
 
     def make_context(self, *words: Any, **options: Any) -> Any:

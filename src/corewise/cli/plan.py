@@ -56,10 +56,14 @@ def plan(
 
 def _write(made: "Plan", folder: Path) -> None:
     from corewise.spec.trial import to_json, write_json_aside
+    from corewise.store.aside import cannot_write
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for trial in made.trials:
-        write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for trial in made.trials:
+            write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
+    except OSError as error:
+        raise cannot_write(folder, error, "name another folder with --write") from error
 
 
 def _as_json(made: "Plan", lines: dict[str, str], estimate_s: float) -> dict[str, Any]:

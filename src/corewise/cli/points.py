@@ -1,5 +1,6 @@
 """Points of a study as a table: what varies in columns, what does not in one line."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,18 @@ HIDDEN_DEFAULTS = {
     "reserved_cores": 0,
     "interop_threads": None,
     "smt": False,
+    "pinned_memory": False,
     "bind": "rank",
     "freezing": "none",
     "float32_precision": "default",
     "denormals": "default",
     "huge_pages": "default",
 }
+
+
+def as_written(value: Any) -> str:
+    """A value as a study or `--set` writes it: null, true and false, not Python's words."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def constant_and_varying(points: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
@@ -31,7 +38,7 @@ def constant_and_varying(points: Sequence[Mapping[str, Any]]) -> tuple[str, list
             values.setdefault(name, {})[repr(value)] = value
     varying = [name for name, seen in values.items() if len(seen) > 1]
     constant = [
-        f"{name}={value}"
+        f"{name}={as_written(value)}"
         for name, seen in values.items()
         for value in seen.values()
         if len(seen) == 1 and HIDDEN_DEFAULTS.get(name, ...) != value
@@ -50,5 +57,5 @@ def points_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, str]]]) ->
     for name in (*rows[0][0], *rows[0][1]):
         table.add_column(name.removeprefix("args."))
     for params, others in rows:
-        table.add_row(*(escape(str(v)) for v in (*params.values(), *others.values())))
+        table.add_row(*(escape(as_written(v)) for v in (*params.values(), *others.values())))
     return table

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corewise.cli.durations import spoken
-from corewise.cli.points import constant_and_varying
+from corewise.cli.figures import number
+from corewise.cli.points import as_written, constant_and_varying
 from corewise.spec.record import Record
 from corewise.spec.run import Run
 from corewise.spec.trial import Trial
@@ -32,7 +33,7 @@ class Labels:
     def __call__(self, params: Mapping[str, Any]) -> str:
         shape = f"{params['processes']}×{params['threads']}"
         words = [Path(str(params["workload"])).name, str(params["mode"]), shape, f"batch {params['batch']}"]
-        others = [f"{n.removeprefix('args.')}={params[n]}" for n in self.others if n in params]
+        others = [f"{n.removeprefix('args.')}={as_written(params[n])}" for n in self.others if n in params]
         return " ".join(words + others)
 
 
@@ -134,7 +135,7 @@ class Bar(Silent):
         first.add_row(ProgressBar(total=total, completed=done, width=BAR_WIDTH), Text(counts))
         lines = [Text(self.doing, no_wrap=True, overflow="ellipsis")]
         for rate, label in self.best.values():
-            lines.append(Text(f"best  {label}: {rate:.4g} samples/s", no_wrap=True, overflow="ellipsis"))
+            lines.append(Text(f"best  {label}: {number(rate)} samples/s", no_wrap=True, overflow="ellipsis"))
         return Group(first, *lines)
 
 
@@ -143,11 +144,13 @@ def told(record: Record) -> str:
     if record.status != "ok":
         return record.reason
     metrics = record.metrics
-    text = f"{metrics['samples_per_s']:.4g} samples/s"
+    text = f"{number(metrics['samples_per_s'])} samples/s"
     if "samples_per_s_low" in metrics:
-        text += f" [{metrics['samples_per_s_low']:.4g}, {metrics['samples_per_s_high']:.4g}]"
+        low, high = number(metrics["samples_per_s_low"]), number(metrics["samples_per_s_high"])
+        text += f" [{low} to {high}]"
     if "gbyte_per_s" in metrics:
-        text += f", {metrics.get('gflop_per_s', 0.0):.4g} Gflop/s, {metrics['gbyte_per_s']:.4g} GB/s"
+        rates = number(metrics.get("gflop_per_s", 0.0)), number(metrics["gbyte_per_s"])
+        text += ", {} Gflop/s, {} GB/s".format(*rates)
     if record.is_disturbed:
         text += " (disturbed)"
     return text

@@ -1,6 +1,7 @@
 """`corewise run STUDY`: measure what is missing."""
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -83,7 +84,9 @@ def run(
     elif not quiet:
         done = f", {outcome.num_already_done} done before" if outcome.num_already_done else ""
         print(f"{outcome.num_ok} ok, {outcome.num_failed} failed, {outcome.num_skipped} skipped{done}.")
-        print(f"Look at them: corewise show --store {store}")
+        print(f"Look at them: corewise show --store {shlex.quote(str(store))}")
+        if outcome.num_failed:
+            print("Failed trials are not run again by themselves: once mended, add --retry-failed.")
         if page is not None:
             print(f"Report: {page}")
     if outcome.num_failed:

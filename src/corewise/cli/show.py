@@ -74,7 +74,12 @@ def show(
 
     console = make_console()
     draw_tables(console, tables, all_reasons=status is not None)
-    if not chosen:
+    num_unfinished = len(set(opened.work_ids()) - {record.trial_id for record in result.records})
+    if num_unfinished:
+        trials = "1 trial is" if num_unfinished == 1 else f"{num_unfinished} trials are"
+        rest = f"{trials} begun and not finished; the same `corewise run` goes on with what is left"
+        console.print(Text(rest, style="cyan"), soft_wrap=True)
+    elif not chosen:
         run = f"corewise run STUDY --store {shlex.quote(str(store))}"
         console.print(Text(f"no records here yet: run a study with `{run}`"), soft_wrap=True)
     if result.damage:

@@ -238,7 +238,9 @@ def _pages(machine: _Machine) -> Iterator[Finding]:
             "Transparent huge pages come only on request, which plain malloc does not make: "
             "large tensors live on 4 KiB pages.",
             evidence,
-            "Try THP_MEM_ALLOC_ENABLE=1 (PyTorch) or GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 on).",
+            "See what they give: `corewise run quick --set huge_pages=default,transparent`. "
+            "In a program of yours: THP_MEM_ALLOC_ENABLE=1 (PyTorch) or "
+            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 (glibc 2.35 on).",
         )
     elif mode == "always":
         yield Finding(

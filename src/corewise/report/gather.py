@@ -16,7 +16,7 @@ from corewise.report.method import method_of
 from corewise.report.model import Chart, Finding, Report, StudyPart, Table
 from corewise.report.reorders import reorder_table
 from corewise.report.sections import LEFT_OVER, Section, sections_of
-from corewise.report.sources import read_sources
+from corewise.report.sources import read_sources, unfinished_notices
 from corewise.report.standing import Standing, efficiencies_of, standing_of
 from corewise.report.studied import Studied
 from corewise.report.tables import results_table, unmeasured_of
@@ -75,6 +75,7 @@ def build_report(
     for folder in published_folders:
         publications += load_publications(folder)
     sources, notices = read_sources(stores, extra_records)
+    notices += [] if progress else unfinished_notices(sources)
     _check_studies(studies, sources)
     ask = Ask(title, refresh_s, progress, publications)
     return report_of(sources, studies=studies, tunings=tunings, notices=notices, ask=ask)
@@ -170,6 +171,9 @@ class _Parts:
     def summary(self) -> list[str]:
         if not self.sections:
             where = shlex.quote(self.sources[0].label) if self.sources else "DIR"
+            if any(source.num_unfinished for source in self.sources):
+                goes_on = f"`corewise run STUDY --store {where}` goes on where it stopped"
+                return [f"No trial is finished yet: {goes_on}."]
             return [f"There are no records yet: run a study with `corewise run STUDY --store {where}`."]
         return summary_of(self.headlines)
 

@@ -52,6 +52,7 @@ class Source:
     name: str = ""  # a shorter one, different for each
     whole_of: WholeOf = none_whole
     tunings: Sequence[Tuning] = ()  # what was tuned with it
+    num_unfinished: int = 0  # trials that were begun and have no record yet
 
 
 @dataclass(frozen=True, kw_only=True)

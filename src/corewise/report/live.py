@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _report(given: argparse.Namespace, so_far: Sequence[Record]) -> Report:
-    """The report on the study; before its first run has ended, only that it has begun."""
+    """The report on the study; before its first run has ended, only that it has begun or was left."""
     try:
         return build_report(
             [given.store],
@@ -44,9 +44,11 @@ def _report(given: argparse.Namespace, so_far: Sequence[Record]) -> Report:
             progress=given.progress,
         )
     except UnknownStudy:
-        empty = build_report([given.store], studies=[], refresh_s=given.refresh_s)
+        empty = build_report([given.store], studies=[], refresh_s=given.refresh_s, progress=given.progress)
         begun = f"The study {given.study} has begun; its figures appear here as they come."
-        return replace(empty, title=f"Corewise: {given.study}", summary=(begun, f"{given.progress}."))
+        left = f"The study {given.study} was left before its first figure; the same `corewise run` goes on."
+        first = left if given.refresh_s is None else begun
+        return replace(empty, title=f"Corewise: {given.study}", summary=(first, f"{given.progress}."))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Stores as sources of a report: records cut short, a few of them fetched whole when asked for."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from corewise.report.groups import Source, WholeOf, store_labels
@@ -35,8 +36,23 @@ def read_sources(
         fetch = _fetcher(store, places, {record.trial_id: record for record in extra})
         records += [brief(record) for record in extra]
         tunings = read_tunings(path)
-        sources.append(Source(label=str(path), records=records, name=name, whole_of=fetch, tunings=tunings))
+        begun = set(store.work_ids()) - {record.trial_id for record in records}
+        read = Source(label=str(path), records=records, name=name, whole_of=fetch, tunings=tunings)
+        sources.append(replace(read, num_unfinished=len(begun)))
     return sources, notices
+
+
+def unfinished_notices(sources: Sequence[Source]) -> list[str]:
+    """Of each store with trials that were begun and have no record: how many, and how they get one."""
+    notices = []
+    for source in filter(lambda each: each.num_unfinished, sources):
+        are = "is" if source.num_unfinished == 1 else "are"
+        notices.append(
+            f"{counted(source.num_unfinished, 'trial')} of {source.label} {are} begun and not finished: "
+            "no figure here is theirs. Their runs are kept; the same `corewise run` goes on with them, "
+            "and with `--report` its page shows what they give so far."
+        )
+    return notices
 
 
 def _fetcher(store: Store, places: Mapping[str, Place], extra: Mapping[str, Record]) -> WholeOf:

@@ -33,8 +33,12 @@ def locate_study(path_or_name: str | Path) -> Path:
     if text in shipped:
         return shipped[text]
     if "/" not in text and not text.endswith(SUFFIXES):
-        file = "" if not Path(text).is_file() else f" (for the file here, write ./{text})"
-        raise UserError(f"no ready-made study {text!r}; {_hint(text, shipped)}{file}")
+        here, any_file = (
+            f"for the file here, write ./{text}",
+            "a file of yours: by its path, as in ./mine.yaml",
+        )
+        file = here if Path(text).is_file() else any_file
+        raise UserError(f"no ready-made study {text!r}; {_hint(text, shipped)} ({file})")
     path = Path(text).expanduser()
     if not path.exists():
         named = [name for name in shipped if name.rpartition("/")[2] == path.stem]

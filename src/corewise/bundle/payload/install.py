@@ -165,8 +165,9 @@ def version_of(name: str) -> str | None:
         return None
     try:
         return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
+    except importlib.metadata.PackageNotFoundError:  # as tensorflow, which tensorflow-cpu brings too
+        brought_by = importlib.metadata.packages_distributions().get(name)
+        return importlib.metadata.version(brought_by[0]) if brought_by else "of unknown version"
 
 
 def install(prefix: Path, folder: Path, bundle: dict[str, Any], options: argparse.Namespace) -> None:

@@ -8,13 +8,14 @@ import numpy as np
 from corewise.report.charts.look import (
     HEIGHT,
     Highlight,
+    axis_from_0,
     chart_of,
     colour,
     framed,
     key_of,
     tooltips,
-    whiskers,
 )
+from corewise.report.charts.whiskers import cut_at, cut_words, whiskers
 from corewise.report.charts.words import caption_joined, interval_words
 from corewise.report.columns import largest_each
 from corewise.report.effects import pair_of, single_peer
@@ -72,7 +73,8 @@ def shapes_chart(group: Group, best: int) -> Chart | None:
         spec=spec,
         caption=caption_joined(
             "Median throughput over runs for each number of processes × threads in each.",
-            interval_words(group, chosen), base, held, cut,
+            interval_words(group, chosen), cut_words(_limit(rows), _ends(rows), rate_unit(group)),
+            base, held, cut,
         ),
         alt=(
             f"Bars of throughput in {rate_unit(group)} for {counted(len(shapes), 'shape')} from {labels[0]} "
@@ -142,7 +144,7 @@ def choice_chart(group: Group, name: str, best: int) -> Chart | None:
         spec=_bar_spec(group, layout, rows, labels, "", flat=True),
         caption=caption_joined(
             f"Median throughput over runs with {each}.",
-            interval_words(group, used),
+            interval_words(group, used), cut_words(_limit(rows), _ends(rows), rate_unit(group)),
             f"Figures beside the bars: over {base_words}, all else equal{_unsure(rows)}.", cut,
         ),
         alt=(
@@ -227,7 +229,8 @@ def _bar_spec(
     import altair as alt
 
     names = [value_words(layout.colour, value) for value in layout.colours] or [""]
-    ys = [row[n] for row in rows for n in ("y", "high") if row[n] is not None]
+    limit = _limit(rows)
+    ys = [row["y"] for row in rows] + ([limit] if limit else _ends(rows))
     has_ratios = any(row.get("ratio") for row in rows) and len(rows) <= MAX_BARS
     room = 1.14 if flat and has_ratios else 1.06
     length = alt.Scale(domain=[0, max(ys) * room], nice=False)
@@ -235,7 +238,7 @@ def _bar_spec(
     axis = alt.Axis(labelAngle=0, labelLimit=240, labelOverlap=False, grid=False)
     place: Any = {"sort": list(labels), "axis": axis, "scale": places, "title": title or None}
     base = chart_of()
-    of_bar: Any = {"title": rate_unit(group), "scale": length, "axis": alt.Axis(format="~s")}
+    of_bar: Any = {"title": rate_unit(group), "scale": length, "axis": axis_from_0()}
     if flat:
         base = base.encode(y=alt.Y("x:N", **place))
         ends_of: list[dict[str, Any]] = [
@@ -256,12 +259,21 @@ def _bar_spec(
     of_series = axis_title(layout.colour) if layout.colour else ""
     layers = [base.mark_bar().encode(color=colour(of_series, names), tooltip=tooltips(tips), **ends_of[0])]
     if any(row["low"] is not None for row in rows):
-        layers += whiskers(base, ends_of[1], ends_of[2], flat)
+        layers += whiskers(base, ends_of[1], ends_of[2], flat, limit)
     if has_ratios:
-        words = base.mark_text(align="left", dx=6) if flat else base.mark_text(dy=-8, fontSize=11)
+        at = base if limit is None else base.transform_calculate(top=f"min(datum.top, {limit})")
+        words = at.mark_text(align="left", dx=6) if flat else at.mark_text(dy=-8, fontSize=11)
         layers.append(words.encode(text="ratio:N", **ends_of[3]))
     height = len(labels) * (16 * len(names) + 10) if flat else HEIGHT
     return framed(layers, {"rows": rows}, height, Highlight(names))
+
+
+def _ends(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [row["high"] for row in rows if row["high"] is not None]
+
+
+def _limit(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    return cut_at([row["y"] for row in rows], _ends(rows))
 
 
 def _offset(names: Sequence[str], flat: bool) -> Any:

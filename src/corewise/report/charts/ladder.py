@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corewise.report.charts.look import COLOURS, Highlight, chart_of, framed, key_of, tooltips, whiskers
+from corewise.report.charts.look import (
+    COLOURS,
+    Highlight,
+    axis_from_0,
+    chart_of,
+    framed,
+    key_of,
+    tooltips,
+)
+from corewise.report.charts.whiskers import whiskers
 from corewise.report.charts.words import caption_joined
 from corewise.report.model import Chart
 from corewise.report.tunings import Raced, Tuned, Tuning
@@ -97,7 +106,7 @@ def _ladder_spec(rows: Sequence[dict[str, Any]], unit: str) -> dict[str, Any]:
     length = alt.Scale(domain=[0, max(row["end"] for row in rows) * 1.22], nice=False)
     axis = alt.Axis(labelLimit=320, labelOverlap=False, grid=False)
     base = chart_of().encode(y=alt.Y("x:N", sort=labels, axis=axis, title=None))
-    along: Any = {"title": unit, "scale": length, "axis": alt.Axis(format="~s")}
+    along: Any = {"title": unit, "scale": length, "axis": axis_from_0()}
     tips = {
         "setting:N": "setting", "y:Q": unit, "low:Q": "interval from", "high:Q": "to",
         "over:N": "gain",
@@ -197,7 +206,7 @@ def _scatter_spec(rows: Sequence[dict[str, Any]], unit: str, names: Sequence[str
     x_scale = alt.Scale(domain=[0, max(xs) * 1.05], nice=False)
     y_scale = alt.Scale(domain=[0, max(ys) * 1.08], nice=False)
     of_x: Any = alt.X("x:Q", title="latency: median step (ms)", scale=x_scale, axis=alt.Axis(tickCount=8))
-    of_y: Any = {"title": unit, "scale": y_scale, "axis": alt.Axis(format="~s")}
+    of_y: Any = {"title": unit, "scale": y_scale, "axis": axis_from_0()}
     tips = {
         "setting:N": "setting",
         "y:Q": unit,

@@ -23,6 +23,7 @@ from corewise.report.charts.look import (
     x_axis,
     y_axis,
 )
+from corewise.report.charts.whiskers import arrowheads, cut_at, cut_off, cut_words
 from corewise.report.charts.words import caption_joined, interval_words
 from corewise.report.columns import number_or_nan
 from corewise.report.groups import WIDTHS, Group
@@ -100,7 +101,9 @@ def efficiency_chart(group: Group, x: str, best: int, found: Efficiencies | None
     figures = Drawn(found.value, found.low, found.high, "efficiency", "~r")
     xs = sorted({float(group.points[i][x]) for i in drawn})
     bound = [{"x": value, "y": 1.0} for value in xs]
-    spec = _line_spec(group, layout, drawn, figures, bound=bound, bound_label="ideal", linear_y=True)
+    ends = [float(found.high[i]) for i in drawn if not np.isnan(found.high[i])]
+    cut = cut_at([1.0, *(float(found.value[i]) for i in drawn)], ends)
+    spec = _line_spec(group, layout, drawn, figures, bound, "ideal", linear_y=True, cut=cut)
     base = _bases_in_words(group, x, found, drawn)
     caption = _caption(group, layout, f"Efficiency e = p / (n · p₁) against {axis_title(x)} n", drawn)
     last = max(drawn, key=lambda i: (group.points[i][x], group.rate[i]))
@@ -110,7 +113,10 @@ def efficiency_chart(group: Group, x: str, best: int, found: Efficiencies | None
         title=f"{task_words(group)}: efficiency against {axis_title(x)}",
         spec=spec,
         caption=caption_joined(
-            caption, f"Base: {base}. The ideal is 1.", left_out(group, layout, drawn, best)
+            caption,
+            cut_words(cut, ends),
+            f"Base: {base}. The ideal is 1.",
+            left_out(group, layout, drawn, best),
         ),
         alt=(
             f"Efficiency against {axis_title(x)}, {_lines_in_words(layout)}; the base is {base}. With "
@@ -179,6 +185,7 @@ def _line_spec(
     bound: Sequence[Mapping[str, float]] = (),
     bound_label: str = "",
     linear_y: bool = False,
+    cut: float | None = None,
 ) -> dict[str, Any]:
     import altair as alt
 
@@ -193,7 +200,7 @@ def _line_spec(
     names = [value_words(layout.colour, value) for value in layout.colours] or [""]
     kinds = [value_words(layout.shape, value) for value in layout.shapes]
     title = axis_title(layout.colour) if layout.colour else ""
-    y = y_axis(figures.title, ys, upright, fmt=figures.fmt)
+    y = y_axis(figures.title, [min(end, cut or end) for end in ys], upright, fmt=figures.fmt)
     if has_whiskers:
         set_apart(rows, names, across)
     base = chart_of().encode(
@@ -224,7 +231,7 @@ def _line_spec(
     limit = _bound_rows(bound, bound_label)
     layers = [*_bound_layers(limit, y), line]
     if has_whiskers:
-        layers += [*_interval_layers(base, y)]
+        layers += [*_interval_layers(base, y, cut)]
     layers.append(dots.encode(tooltip=tips))
     data = {"rows": rows, "bound": limit} if limit else {"rows": rows}
     return framed(layers, data, highlight=Highlight(names))
@@ -251,18 +258,20 @@ def line_rows(group: Group, layout: Layout, drawn: Sequence[int], figures: Drawn
     return rows
 
 
-def _interval_layers(base: Any, y: Any) -> list[Any]:
-    """Whiskers from the low to the high end of each interval."""
+def _interval_layers(base: Any, y: Any, limit: float | None) -> list[Any]:
+    """Whiskers from the low to the high end of each interval; above the limit they end in an arrowhead."""
     import altair as alt
 
     low = y.copy()
     low.shorthand = "low:Q"
-    whiskers = base.mark_rule(strokeWidth=1.5).encode(y=low, y2="high:Q")
-    caps = [
-        base.mark_tick(orient="horizontal", size=9, thickness=1.5).encode(y=alt.Y(f"{end}:Q"))
-        for end in ("low", "high")
-    ]
-    return [whiskers, *caps]
+    whole, beyond = cut_off(base, limit)
+    capped = base if limit is None else base.transform_filter(f"datum.high <= {limit}")
+    layers = [whole.mark_rule(strokeWidth=1.5).encode(y=low, y2="high:Q")]
+    for end, rows in (("low", base), ("high", capped)):
+        layers.append(rows.mark_tick(orient="horizontal", size=9, thickness=1.5).encode(y=alt.Y(f"{end}:Q")))
+    if beyond is not None:
+        layers.append(arrowheads(beyond, flat=False).encode(y=alt.Y("high:Q")))
+    return layers
 
 
 def _bound_rows(bound: Sequence[Mapping[str, float]], text: str) -> list[dict[str, Any]]:

@@ -106,21 +106,6 @@ def legend(labels: Sequence[str], below: bool = False) -> "alt.Legend | None":
     return alt.Legend(**place, columns=min(4, max(1, _LEGEND_LETTERS // (longest + 4))), labelLimit=420)
 
 
-def whiskers(base: "alt.Chart", low: Mapping[str, Any], high: Mapping[str, Any], flat: bool) -> list[Any]:
-    """Intervals over bars: a rule with a tick at each end, edged so that it stands out from its bar.
-
-    `low` encodes both ends of the rule, `high` the high end alone.
-    """
-    first = {name: value for name, value in low.items() if name in ("x", "y")}
-    layers: list[Any] = []
-    for stroke, wider in ((EDGE, 2.0), (WHISKER, 0.0)):
-        layers.append(base.mark_rule(strokeWidth=1.5 + wider, color=stroke).encode(**low))
-        orient: Any = "vertical" if flat else "horizontal"
-        tick = base.mark_tick(orient=orient, size=8 + wider, thickness=1.5 + wider, color=stroke)
-        layers += [tick.encode(**first), tick.encode(**high)]
-    return layers
-
-
 @dataclass(frozen=True)
 class Highlight:
     """A click on the legend leaves one series in full view; nothing to click on where there is only one."""
@@ -158,6 +143,13 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     return inside
 
 
+def axis_from_0(fmt: str = "~s") -> "alt.Axis":
+    """An axis whose 0 is plain: Vega would give it the prefix of the others, 0k."""
+    import altair as alt
+
+    return alt.Axis(format=fmt, labelExpr="datum.value === 0 ? '0' : datum.label")
+
+
 def y_axis(title: str, values: Sequence[float], log: bool, field: str = "y", fmt: str = "~s") -> "alt.Y":
     """The upright axis of the field `y`: from 0, or logarithmic around the values given."""
     import altair as alt
@@ -168,9 +160,8 @@ def y_axis(title: str, values: Sequence[float], log: bool, field: str = "y", fmt
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)
     top = max([value for value in values if math.isfinite(value)], default=1.0)
-    return alt.Y(
-        f"{field}:Q", title=title, scale=alt.Scale(domain=[0, top * 1.05 or 1.0]), axis=alt.Axis(format=fmt)
-    )
+    scale = alt.Scale(domain=[0, top * 1.05 or 1.0])
+    return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis_from_0(fmt))
 
 
 def x_axis(title: str, values: Sequence[float], log: bool) -> "alt.X":

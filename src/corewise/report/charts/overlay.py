@@ -1,5 +1,6 @@
 """A paper's curve under one's own, a paper's grid beside one's own: never as if they were the same thing."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corewise.report.charts.look import (
@@ -14,6 +15,7 @@ from corewise.report.charts.look import (
     x_axis,
     y_axis,
 )
+from corewise.report.charts.whiskers import arrowheads, cut_at, cut_off, cut_words
 from corewise.report.charts.words import caption_joined, interval_words
 from corewise.report.groups import Group
 from corewise.report.model import Chart
@@ -64,6 +66,7 @@ def efficiency_overlay(
             "These are not the same quantity: threads share caches and memory, nodes a network. Compare "
             "how early and how fast each falls, not one figure with another.",
             interval_words(group, own),
+            cut_words(_limit(rows), _ends(rows)),
         ),
         alt=(
             f"Efficiency of your trials over {axis_title(x)}, down to {fraction(float(found.value[last]))} "
@@ -77,6 +80,14 @@ def _line_label(published: Published, line: Line) -> str:
     return short(", ".join(word for word in (line.machine, line.setting) if word) or published.what, 60)
 
 
+def _ends(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [row["high"] or row["y"] for row in rows]
+
+
+def _limit(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    return cut_at([1.0, *(row["y"] for row in rows)], _ends(rows))
+
+
 def _overlay_spec(rows: list[dict[str, Any]], others: list[dict[str, Any]], x_title: str) -> dict[str, Any]:
     import altair as alt
 
@@ -87,17 +98,20 @@ def _overlay_spec(rows: list[dict[str, Any]], others: list[dict[str, Any]], x_ti
     of_series = alt.Color("series:N", title="", scale=colours, legend=legend(names))
     by_shape = alt.Shape("series:N", title="", scale=shapes, legend=legend(names))
     x = x_axis(x_title, xs, log=True)
-    y = y_axis("efficiency", [1.0, *(row["high"] or row["y"] for row in rows)], log=False, fmt="~r")
+    limit = _limit(rows)
+    y = y_axis("efficiency", [1.0, *(min(end, limit or end) for end in _ends(rows))], log=False, fmt="~r")
     tips = tooltips({"series:N": "", "x:Q": "units", "y:Q": "efficiency"})
     theirs = chart_of("published").encode(x=x, y=y, color=of_series)
     mine = chart_of().encode(x=x, color=of_series)
+    whole, beyond = cut_off(mine, limit)
     ideal = chart_of("ideal")
     layers = [
         ideal.mark_line(strokeDash=[5, 4], strokeWidth=1.5, color=GREY).encode(x=x, y=y),
         theirs.mark_line(strokeWidth=1.2, strokeDash=[3, 2], opacity=0.8),
         theirs.mark_point(size=35, opacity=0.8).encode(shape=by_shape, tooltip=tips),
         mine.mark_line(strokeWidth=3).encode(y=y),
-        mine.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
+        whole.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
+        *([] if beyond is None else [arrowheads(beyond, flat=False).encode(y="high:Q")]),
         mine.mark_point(filled=True, size=85).encode(y=y, shape=by_shape, tooltip=tips),
     ]
     ends = [{"x": min(xs), "y": 1.0}, {"x": max(xs), "y": 1.0}]

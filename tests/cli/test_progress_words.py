@@ -1,0 +1,21 @@
+"""The line that a finished trial gets in a log."""
+
+from made_stores import made_record
+
+from corewise.cli.progress import Labels, told
+
+
+def test_large_rates_are_written_out() -> None:
+    metrics = {"samples_per_s": 10684.2, "samples_per_s_low": 7900.4, "samples_per_s_high": 15400.9}
+    record = made_record("0" * 16, metrics={**metrics, "gflop_per_s": 1234.5, "gbyte_per_s": 4.467})
+    assert told(record) == "10,684 samples/s [7,900 to 15,401], 1,234 Gflop/s, 4.467 GB/s"
+
+
+def test_settings_are_named_as_a_study_writes_them() -> None:
+    class Point:
+        def __init__(self, **params: object) -> None:
+            common = {"workload": "matmul", "mode": "infer", "processes": 1, "threads": 2, "batch": 1}
+            self.params = {**common, **params}
+
+    points = [Point(smt=False, interop_threads=None), Point(smt=True, interop_threads=2)]
+    assert Labels(points)(points[0].params) == "matmul infer 1×2 batch 1 smt=false interop_threads=null"  # type: ignore[arg-type]
