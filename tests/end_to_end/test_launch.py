@@ -208,6 +208,8 @@ def test_huge_pages_are_really_had(bench: Bench, need: Callable[[bool, str], Non
             2,
             "--json /none/out.json: no file can be written there",
         ),
+        (["--", "echo a"], 127, "echo a: command not found; check its name, and PATH (give a"),
+        (["--json", "/tmp", "--", "true"], 2, "--json /tmp: no file can be written there"),
         (["-p", "1", "--master-port", "99999", "--", "true"], 2, "--master-port 99999"),
     ],
 )
@@ -387,10 +389,34 @@ def test_signals_are_passed_on_to_every_rank(words: tuple[str, ...], bench: Benc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ranks_that_die_of_a_signal_passed_on_give_its_code(number: signal.Signals, bench: Bench) -> None:
     with launched(bench, *TWO, "--", "sh", "-c", "echo ready; exec sleep 50") as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the other rank's
         process.send_signal(number)
         assert process.wait(timeout=30) == 128 + number
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+RELOADS = """
+trap "echo reloaded" HUP
+echo ready
+while [ ! -e go ] || [ $COREWISE_RANK = 1 ]; do sleep 0.05; done
+exit 3
+"""
+
+
+def test_a_rank_that_fails_long_after_a_signal_it_lived_through_is_told(bench: Bench) -> None:
+    with launched(bench, *TWO, "--grace", "100ms", "--", "sh", "-c", RELOADS) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the other rank's
+        process.send_signal(signal.SIGHUP)
+        for _ in range(2):
+            assert "reloaded" in process.stdout.readline()
+        time.sleep(0.2)
+        (bench.folder / "go").touch()
+        assert process.wait(timeout=30) == 3
+        assert process.stderr is not None
+        assert "rank 0 failed first" in process.stderr.read()
 
 
 def test_a_signal_the_user_ignores_is_not_passed_on(bench: Bench) -> None:
@@ -414,12 +440,21 @@ def test_a_signal_the_user_ignores_is_not_passed_on(bench: Bench) -> None:
 # Verifying
 
 
+def until_looked_at() -> str:
+    """Seconds, as Python to be run in a rank, within which `--verify` looks at it for sure.
+
+    It looks at 0.05, 0.15, 0.35, ... s: there is a look in any time twice as far from the beginning and more.
+    """
+    return f"time.time() - {time.time()} + 0.5"
+
+
 def test_verify_sees_every_thread_and_process_where_it_should_be(bench: Bench) -> None:
     code = (
         "import subprocess, threading, time\n"
-        "threads = [threading.Thread(target=time.sleep, args=(0.6,)) for _ in range(3)]\n"
+        f"stay_s = {until_looked_at()}\n"
+        "threads = [threading.Thread(target=time.sleep, args=(stay_s,)) for _ in range(3)]\n"
         "[thread.start() for thread in threads]\n"
-        "subprocess.run(['sleep', '0.6'])\n"
+        "subprocess.run(['sleep', str(stay_s)])\n"
     )
     done = launch(bench, *TWO, "--verify", "--json", "out.json", *python(bench, code))
     assert done.returncode == 0, done.stderr
@@ -434,17 +469,19 @@ def test_verify_sees_every_thread_and_process_where_it_should_be(bench: Bench) -
 def test_verify_names_a_thread_that_strays(bench: Bench) -> None:
     code = (
         "import os, threading, time\n"
-        f"stray = lambda: (os.sched_setaffinity(threading.get_native_id(), {{{CPUS[1]}}}), time.sleep(1))\n"
+        "def stray():\n"
+        f"    os.sched_setaffinity(threading.get_native_id(), {{{CPUS[1]}}})\n"
+        "    time.sleep(STAY_S)\n"
         "thread = threading.Thread(target=stray); thread.start()\n"
         "print(thread.native_id); thread.join()\n"
     )
-    done = launch(bench, "-t", "1", "--verify", *python(bench, code))
+    done = launch(bench, "-t", "1", "--verify", *python(bench, code.replace("STAY_S", until_looked_at())))
     assert done.returncode == 1
     assert "some threads were not within their rank's CPUs" in done.stderr
     stray = f"rank 0: thread {done.stdout.strip()} ("
     assert stray in done.stderr
     assert f"may run on {CPUS[1]}, outside {CPUS[0]}" in done.stderr
-    assert launch(bench, "-t", "1", *python(bench, code)).returncode == 0
+    assert launch(bench, "-t", "1", *python(bench, code.replace("STAY_S", "0"))).returncode == 0
 
 
 def test_verify_sees_even_the_shortest_command(bench: Bench) -> None:
@@ -463,11 +500,14 @@ def test_both_guards_sleep_while_the_command_is_quiet(bench: Bench) -> None:
     with launched(bench, *TWO, "--", "sh", "-c", "echo ready; exec sleep 50") as process:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.2)
-        [supervisor] = _children(process.pid)
-        before = [_num_wakes(pid) for pid in (process.pid, supervisor)]
-        time.sleep(1.0)
-        assert [_num_wakes(pid) for pid in (process.pid, supervisor)] == before
+        guards = (process.pid, *_children(process.pid))
+        assert len(guards) == 2
+        before, now = None, [_num_wakes(pid) for pid in guards]
+        until = time.monotonic() + 20
+        while now != before and time.monotonic() < until:  # what has just begun may have something left to do
+            time.sleep(1.0)
+            before, now = now, [_num_wakes(pid) for pid in guards]
+        assert now == before
 
 
 def _num_wakes(pid: int) -> int:

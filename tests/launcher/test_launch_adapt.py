@@ -1,17 +1,21 @@
 """A tuned file on another machine: what differs, what becomes of its settings, and what only code can do."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from corewise.cli import launch_settings
+from corewise.cli.launch_options import read_words
 from corewise.launcher.adapt import Adapted, adapted, differences, read_fingerprint
 from corewise.launcher.code_settings import code_settings
 from corewise.machine.allocation import read_allocation
 from corewise.machine.model import Cpu, Topology
 from corewise.machine.topology import read_topology
 from corewise.spec.axes import AXES
-from corewise.spec.tuned import Fingerprint
+from corewise.spec.errors import UserError
+from corewise.spec.tuned import Fingerprint, Subject, Tuned, write_tuned
 
 GIB = 1 << 30
 SIXTEEN = Fingerprint(cpu_model="Xeon", num_sockets=2, nodes=((8, 8), (8, 8)), memory_bytes=128 * GIB)
@@ -92,6 +96,42 @@ def test_what_does_not_exist_here_is_left_out_and_told() -> None:
     ]
     kept = adapt({"processes": 2, "threads": 8, "allocator": "tcmalloc"}, machine(8, 8), ("tcmalloc",))
     assert kept.changes == ()
+
+
+def test_huge_pages_that_the_kernel_does_not_give_are_left_out_and_told() -> None:
+    params = {"processes": 1, "threads": 16, "huge_pages": "transparent"}
+    topology = machine(8, 8)
+    for has, pages, num_changes in ((True, "transparent", 0), (False, "default", 1)):
+        new = adapted(params, SIXTEEN, topology, range(16), (), has_huge_pages=has)
+        assert (new.params["huge_pages"], len(new.changes)) == (pages, num_changes)
+
+
+@pytest.mark.parametrize("adapt", [False, True])
+def test_what_a_file_of_this_machine_asks_for_and_is_missing_is_told_with_the_file(
+    adapt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = read_topology()
+    allocation = read_allocation(topology)
+    file = tmp_path / "tuned.yaml"
+    params = {"processes": 1, "allocator": "tcmalloc", "huge_pages": "transparent"}
+    here = read_fingerprint(topology, allocation)
+    write_tuned(file, Tuned(subject=Subject(command=("x",)), params=params, machine=here))
+    monkeypatch.setattr(launch_settings, "_find", lambda name, program: None)
+    monkeypatch.setattr(launch_settings, "TRANSPARENT_HUGE_PAGES", tmp_path / "none")
+    words = ["--config", str(file), *["--adapt"] * adapt, "--", "python"]
+    if adapt:
+        found = launch_settings.read_settings(read_words(words), "python", topology, allocation)
+        assert (found.params["allocator"], found.params["huge_pages"]) == ("default", "default")
+        assert len([note for note in found.notes if note.startswith("adapted ")]) == 3
+        return
+    for instead, told in (((), "allocator: tcmalloc: not"), (("--allocator", "default"), "huge_pages: tra")):
+        with pytest.raises(UserError, match=f"{file}: {told}.*--adapt"):
+            launch_settings.read_settings(read_words([*instead, *words]), "python", topology, allocation)
+
+
+def test_a_batch_that_processes_cannot_share_equally_is_shared_all_the_same() -> None:
+    lines = code_settings({"processes": 6, "batch": 64, "batch_scope": "global"})
+    assert lines["batch: 64 in all"] == "batch_size=11 in 4 of the 6 processes, 10 in the others"
 
 
 def test_settings_only_code_can_apply_come_with_their_line() -> None:

@@ -1,11 +1,14 @@
 """The words of `corewise launch`: where the command begins, and what is said of words that make no sense."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from corewise.cli.launch import way_out
+from corewise.cli.launch import WAYS_OUT
 from corewise.cli.launch_options import make_parser, read_words
+from corewise.machine.model import Cpu, Topology
+from corewise.machine.placement import Lack, PlacementError, place
 from corewise.spec.errors import UserError
 
 
@@ -77,14 +80,27 @@ def test_the_help_has_examples_that_can_be_read() -> None:
         assert read_words(words).command
 
 
+EIGHT = Topology(tuple(Cpu(n, n, 0, n // 4) for n in range(8)), gpu_nodes=(1,))
+
+
 @pytest.mark.parametrize(
-    ("problem", "told"),
+    ("topology", "wanted", "told"),
     [
-        ("3 processes × 1 thread need 3 cores; the allocation has 2", "Use fewer processes or threads, or"),
-        ("3 processes need 3 cores, each process within one NUMA node", "--policy compact, or --over"),
-        ("placement gpu: there is no GPU, or its NUMA node is not known", "Choose another --policy"),
-        ("0 processes: at least 1 needed", "--help"),
+        (EIGHT, {"num_threads": 5}, "Use fewer processes or threads, or --oversubscribe"),
+        (EIGHT, {"num_processes": 1, "num_threads": 5, "policy": "numa"}, "--policy compact, or --over"),
+        (EIGHT, {"num_threads": 3, "policy": "gpu"}, "processes or threads, or --policy compact."),
+        (Topology(EIGHT.cpus), {"policy": "gpu"}, "Choose another --policy"),
+        (EIGHT, {"num_reserved_cores": 8}, "--reserved-cores a smaller number"),
+        (EIGHT, {"num_processes": 0}, "--help"),
     ],
+    ids=["allocation", "node", "beside the GPU", "no GPU", "reserved", "no process"],
 )
-def test_the_way_out_fits_the_problem(problem: str, told: str) -> None:
-    assert told in way_out(problem)
+def test_the_way_out_fits_the_problem(topology: Topology, wanted: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlacementError) as caught:
+        place(topology, range(8), **{"num_processes": 2, "num_threads": 1, **wanted})
+    assert told in WAYS_OUT[caught.value.lack]
+
+
+def test_what_oversubscribing_cannot_mend_is_not_told_to_be_mended_by_it() -> None:
+    for lack, way_out in WAYS_OUT.items():
+        assert ("--oversubscribe" in way_out) is (lack in (Lack.ALLOCATION, Lack.NODE))

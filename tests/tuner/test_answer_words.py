@@ -12,7 +12,7 @@ from corewise.spec.errors import UserError
 from corewise.tuner.durations import read_duration, spoken
 from corewise.tuner.result import Side, Step, Tried, TuneResult
 from corewise.tuner.space import LeftOut
-from corewise.tuner.words import answer_text, latency_front, latency_points, launch_line
+from corewise.tuner.words import answer_text, headline, latency_front, latency_points, launch_line
 
 DEFAULT = Side(
     params={"processes": 1}, words="default", throughput=18.3, interval=(18.1, 18.5), latency_s=3.5
@@ -42,6 +42,7 @@ RESULT = TuneResult(
         Tried("default", {}, "default", 1.0, 18.3, 3.5),
         Tried("batch 128", {}, "latency", 2.6, 47.0, 5.0),
         Tried("jemalloc <x>", {}, "rejected", 0.0, 0.0, 0.0, reason="wrong numbers: error 0.5"),
+        Tried("jemalloc <y>", {}, "rejected", 0.0, 0.0, 0.0, reason="wrong numbers: error 0.5"),
         Tried("8×2, channels_last", {}, "won", 2.13, 39.0, 1.6),
     ),
     left_out=(LeftOut("bfloat16", "fewer digits; allow it with --allow lower-precision"),),
@@ -59,14 +60,14 @@ RESULT = TuneResult(
         "3.00 GiB",
         "+ channels_last",
         "1.64× (1.60 to 1.70)",
-        "4×4 (2.10× the default)",
-        "jemalloc <x>: wrong numbers: error 0.5",
+        "4×4 (0.99× the best)",
+        "jemalloc <x>; jemalloc <y>: wrong numbers: error 0.5",
         "bfloat16: fewer digits; allow it with --allow lower-precision",
         "model = model.to(memory_format=torch.channels_last)",
         "corewise launch --config tuned.yaml -- python train.py",
         "env OMP_NUM_THREADS=2 python worker run trial.json",
         "its latency is worse than the default's",
-        "4 settings started, 3 min 20 s",
+        "5 settings started, 3 min 20 s",
     ],
 )
 def test_the_text_tells(told: str) -> None:
@@ -77,6 +78,13 @@ def test_no_difference_is_said_plainly() -> None:
     text = answer_text(replace(RESULT, verdict="no difference", best=DEFAULT, ladder=(), code={}))
     assert "No difference: nothing that was tried is faster" in text
     assert "corewise launch" not in text
+    assert "tuned.yaml holds the default's settings" in text
+
+
+def test_no_difference_is_not_claimed_where_nothing_was_tried() -> None:
+    alone = replace(RESULT, verdict="no difference", best=DEFAULT, tried=RESULT.tried[:1])
+    assert headline(alone).startswith("No difference")  # there was nothing to try
+    assert headline(replace(alone, finished=False)).startswith("Nothing but the default was tried")
 
 
 def test_an_unconfirmed_result_says_so() -> None:
@@ -90,12 +98,28 @@ def test_the_page_shows_the_ladder_and_escapes_what_it_quotes() -> None:
     assert "<script" not in html
 
 
+def test_a_notebook_shows_the_error_and_the_compile_time_beside_the_speed() -> None:
+    lossy = replace(BEST, check_error=0.031, compile_s=42.0)
+    table = replace(RESULT, best=lossy)._repr_html_().partition("</table>")[0]
+    assert "<th>error</th>" in table
+    assert "3.1e-02" in table
+    assert "42.0 s" in table
+    assert "GPU memory" not in table
+
+
+def test_the_longest_words_of_a_ladder_are_drawn_within_the_picture() -> None:
+    words = "1×8, channels_last, execution compile, freezing full, allocator tcmalloc, bind core"
+    html = replace(RESULT, ladder=(replace(RESULT.ladder[0], words=words),))._repr_html_()
+    drawn = [float(x) for x in re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="end"', html)]
+    assert min(drawn) > 6 * len(words)
+
+
 def test_json_has_the_names_others_rely_on() -> None:
     values = json.loads(json.dumps(RESULT.to_json()))
     assert {"default", "best", "speedup", "tied", "trials", "seconds"} <= set(values)
     assert {"params", "throughput", "interval"} <= set(values["best"])
     assert values["best"]["interval"] == [38.5, 39.4]
-    assert values["trials"] == 4
+    assert values["trials"] == 5
 
 
 def test_the_front_of_latency_holds_what_nothing_beats_in_both() -> None:

@@ -172,6 +172,7 @@ def test_a_file_that_no_tuning_wrote_is_not_replaced(tmp_path: Path) -> None:
         ([], {}, "nothing to tune"),
         ("", {}, "nothing to tune"),
         (3, {}, "a list of the words"),
+        (made, {}, r'write it to a file and name it, as in tune\("my.py:made"\)'),
         (["python", 3], {}, "a list of the words"),
         ("resnet18", {"batch": "a"}, "--batch 'a'"),
         (["python", "x.py"], {"batch": "a"}, "--batch 'a'"),
@@ -185,6 +186,24 @@ def test_a_call_of_wrong_kinds_is_told_what_to_write(
 ) -> None:
     with pytest.raises(UserError, match=told):
         tune(subject, **options)
+
+
+def test_a_page_replaces_neither_the_settings_nor_a_script(tmp_path: Path) -> None:
+    script, page = tmp_path / "train.py", tmp_path / "tuned.html"
+    script.write_text("print('<html>')")
+    page.write_text("\n<!DOCTYPE html><p>of an earlier tuning")
+    with pytest.raises(UserError, match=r"train.py exists and is no HTML page.*--report"):
+        Files(None, script).require()
+    with pytest.raises(UserError, match="cannot hold both"):
+        Files(tmp_path / "new", tmp_path / "." / "new").require()
+    Files(None, page).require()
+    Files(tmp_path / "tuned.yaml", page).require()
+
+
+def test_a_start_that_only_ties_is_not_called_the_best() -> None:
+    tied = Judged((), "won", score=0.002, half_width=0.01)
+    assert outcome(tied) == "1.00× the default: no difference, gone on from"
+    assert outcome(replace(tied, score=0.7)) == "2.01× the default: the best so far"
 
 
 def test_whole_runs_are_told_as_such_while_a_tuning_runs() -> None:
@@ -242,9 +261,21 @@ def test_fresh_runs_are_told_with_their_settings(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "  [1/2] allocator retain: 12.5 samples/s\n"
 
 
+def test_fresh_starts_of_a_script_are_told_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told()
+    told.space, told.unit = Space({}, (Knob("allocator", ({}, {"allocator": "retain"})),)), "runs/s"
+    told.rated((1,), 0.25)
+    assert capsys.readouterr().err == "  allocator retain, started afresh: 0.25 runs/s\n"
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
-    [(["resnet18"], "resnet18"), (["sh", "-c"], ["sh", "-c"]), (["--", "a", "b"], ["a", "b"])],
+    [
+        (["resnet18"], "resnet18"),
+        (["resnet18", "--"], "resnet18"),
+        (["sh", "-c"], ["sh", "-c"]),
+        (["--", "a", "b"], ["a", "b"]),
+    ],
 )
 def test_a_name_and_the_words_of_a_command_are_told_apart(
     words: list[str], found: object, monkeypatch: pytest.MonkeyPatch
@@ -256,3 +287,13 @@ def test_a_name_and_the_words_of_a_command_are_told_apart(
 def test_two_workloads_are_not_taken_for_a_command() -> None:
     with pytest.raises(UserError, match="resnet18 alexnet: tune one workload at a time"):
         subject_of(["resnet18", "alexnet"])
+
+
+def test_a_workload_and_a_command_at_once_are_told_apart_for_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["corewise", "tune", "resnet18", "--", "python", "train.py"])
+    with pytest.raises(
+        UserError, match=r"resnet18 before -- .* tune resnet18\. A script: .* -- python train"
+    ):
+        subject_of(["resnet18", "python", "train.py"])

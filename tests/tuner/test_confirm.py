@@ -12,6 +12,7 @@ from made_arena import space
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
+from corewise.spec.trial import NO_CHECK
 from corewise.tuner.answer import answer, choose
 from corewise.tuner.cold import ColdStart
 from corewise.tuner.confirm import (
@@ -20,6 +21,8 @@ from corewise.tuner.confirm import (
     Confirmed,
     effort_s,
     fitting_effort,
+    is_unchecked,
+    limit_since,
     protocols_for,
     require_budget,
 )
@@ -149,3 +152,43 @@ def test_a_stopped_search_whose_start_only_tied_has_found_nothing_yet() -> None:
     ahead = answer(About(), Found(HAND, {DEFAULT: QUICK, HAND: replace(start, score=0.5)}))
     assert not ahead.found_nothing
     assert ahead.speedup == pytest.approx(math.exp(0.5))
+
+
+def test_one_gain_has_one_interval_wherever_it_is_told() -> None:
+    dice = random.Random(2)
+    records = {each: record(drawn(dice, rate)) for each, rate in ((DEFAULT, 1.0), (HAND, 1.1), (BEST, 2.0))}
+    found, confirmed = Found(BEST, {DEFAULT: QUICK}), Confirmed(records)
+    choice = choose(About(), found, HAND, confirmed)
+    told = answer(About(), found, confirmed=confirmed, hand=HAND, choice=choice)
+    assert told.best.over_default_interval == told.speedup_interval
+    assert told.ladder[-1].total == told.speedup
+    at_once = replace(confirmed, records={each: records[each] for each in (DEFAULT, BEST)})
+    choice = choose(About(), found, HAND, at_once)
+    told = answer(About(), found, confirmed=at_once, hand=HAND, choice=choice)
+    [step] = told.ladder
+    assert step.gain_interval == told.speedup_interval
+
+
+def test_a_rival_without_fresh_runs_widens_no_interval() -> None:
+    dice = random.Random(3)
+    records = {DEFAULT: record(drawn(dice, 1.0)), BEST: record(drawn(dice, 2.0))}
+    alone = choose(About(), Found(BEST), BEST, Confirmed(records)).against
+    beside = choose(About(), Found(BEST), HAND, Confirmed(records)).against
+    assert alone is not None
+    assert beside is not None
+    assert alone.interval == beside.interval
+
+
+@pytest.mark.parametrize(("reference", "is_told"), [(NO_CHECK, True), ("itself in float64", False)])
+def test_a_step_that_brings_no_check_is_known(reference: str, is_told: bool) -> None:
+    ran = {"status": "ok", "ranks": [{"rank": 0, "check_reference": reference}]}
+    assert is_unchecked([record([1.0]), replace(record([1.0]), runs=(ran,))]) is is_told
+
+
+def test_fresh_runs_from_before_a_tuning_began_anew_do_not_count() -> None:
+    dates = ("", "2026-11-16T05:32:44.707Z", "2026-11-16T05:32:44.708Z")
+    limits = [limit_since(date, 120.0) for date in dates]
+    assert len({protocols_for(EFFORTS[0], limit)[MAIN] for limit in limits}) == 3
+    assert limits[0] == 120.0
+    assert max(limits) < 121.0
+    assert limits == [limit_since(date, 120.0) for date in dates]  # a call that goes on finds its own runs

@@ -6,7 +6,7 @@ import pytest
 
 from corewise import progress
 from corewise.spec.errors import UserError
-from corewise.tuner.heard import Output, Reports, middle, rate, read_pattern
+from corewise.tuner.heard import Output, Report, Reports, middle, num_of_each, rate, read_pattern
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from corewise.tuner.heard import Output, Reports, middle, rate, read_pattern
         ("{} img/s", "epoch 3: 1,234.5 img/s (loss 0.1)", 1234.5),
         (r"speed=(\d+)", "speed=17", 17.0),
         ("{} it/s", "\r 4.2e3 it/s", 4200.0),
+        (r"(epoch|step) \d+: {} (img|images)/s", "step 7: 9.5 images/s", 9.5),
     ],
 )
 def test_a_throughput_is_found_in_a_line(tmp_path: Path, pattern: str, line: str, value: float) -> None:
@@ -46,9 +47,16 @@ def test_reports_of_a_process_are_read_as_they_come(tmp_path: Path, monkeypatch:
     reports = Reports(tmp_path / "progress")
     progress.report_progress(samples=4)
     progress.report_progress(samples=6)
-    assert [samples for _, samples in reports.new()] == [4.0, 6.0]
+    assert [report.samples for report in reports.new()] == [4.0, 6.0]
     progress.report_progress(samples=1)
-    assert [samples for _, samples in reports.new()] == [1.0]
+    assert [report.samples for report in reports.new()] == [1.0]
+
+
+def test_a_report_of_no_number_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(progress.PROGRESS_FILE, str(tmp_path / "progress"))
+    for samples in (float("nan"), float("inf"), -1, 3):
+        progress.report_progress(samples=samples)
+    assert [report.samples for report in Reports(tmp_path / "progress").new()] == [3.0]
 
 
 def test_without_a_tuner_a_report_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +67,30 @@ def test_without_a_tuner_a_report_does_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_rate_is_that_after_the_first_report() -> None:
-    assert rate([(10.0, 100.0), (11.0, 4.0), (12.0, 4.0)]) == 4.0
-    assert rate([(10.0, 4.0), (10.0, 4.0)]) == 0.0
+    assert rate([Report(10.0, 100.0), Report(11.0, 4.0), Report(12.0, 4.0)]) == 4.0
+    assert rate([Report(10.0, 4.0), Report(10.0, 4.0)]) == 0.0
+
+
+def test_the_first_report_of_every_process_counts_only_as_a_beginning() -> None:
+    steps = [(10.0, 11.0, 12.0), (10.25, 11.25, 12.25), (10.5, 11.5, 12.5)]
+    reports = sorted(Report(at, 4.0, str(who)) for who, times in enumerate(steps) for at in times)
+    assert rate(reports) == pytest.approx(3 * 4.0)
+    assert rate([*reports, Report(12.6, 4.0, "3")]) == pytest.approx(4 * 4.0)  # too late to be sampled
+
+
+def test_a_sampling_waits_for_the_reports_of_every_process() -> None:
+    assert num_of_each([]) == 0
+    assert num_of_each([10.0, 11.0, 12.0]) == 3
+    assert num_of_each([Report(1.0, 1.0, "a"), Report(2.0, 1.0, "a"), Report(3.0, 1.0, "b")]) == 1.5
+
+
+def test_the_last_line_of_a_script_that_has_ended_needs_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    path.write_text("10 img/s\n20 img/s")
+    output = Output(path, read_pattern("{} img/s"))
+    assert output.new() == [10.0]
+    assert output.new(has_ended=True) == [20.0]
+    assert output.new(has_ended=True) == []
 
 
 def test_the_first_printed_rate_of_a_sampling_is_left_out() -> None:

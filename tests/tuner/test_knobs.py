@@ -211,3 +211,14 @@ def test_knobs_of_other_machines_are_listed_with_what_is_missing_here() -> None:
     assert reasons(one, "smt") == ["the allocation has one hardware thread of each core"]
     assert not reasons(two, "memory_policy")
     assert "the allocation has one hardware thread of each core" not in reasons(two, "smt")
+
+
+def test_what_usually_gives_most_of_a_training_is_tried_before_pinning_and_waiting() -> None:
+    many = MachineView(64, 128, num_numa_nodes=4, libraries=frozenset({"tcmalloc", "jemalloc"}))
+    allow = ("lower-precision", "batch-statistics", "batch")
+    found = offer("train", NORMED, many, allow=allow, fixed={"data": "/images"})
+    names = [knob.name for knob in found.space.knobs]
+    first = ["shape", "memory_format", "precision", "allocator", "loader_workers", "batch"]
+    assert names[: len(first)] == first
+    late = ("huge_pages", "bind", "openmp", "wait_policy", "denormals", "math")
+    assert max(map(names.index, ("placement", "memory_policy"))) < min(map(names.index, late))

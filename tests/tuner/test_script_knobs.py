@@ -50,6 +50,15 @@ def test_cores_near_the_gpu_are_a_choice_for_a_script_that_may_use_it() -> None:
     assert near not in choices(made(host(num_nodes=2)), "bind")
 
 
+def test_the_cores_near_the_gpu_are_really_those_of_the_setting() -> None:
+    space = made(host(num_nodes=2, gpu_nodes=(1,))).space
+    bind = space.index("bind")
+    assert bind is not None
+    number = next(n for n, each in enumerate(space.knobs[bind].choices) if each.get("placement") == "gpu")
+    params = space.params(space.changed(space.default, bind, number))
+    assert (params["placement"], params["threads"], params["bind"]) == ("gpu", 4, "rank")
+
+
 def test_processes_stay_one_unless_they_may_be_several() -> None:
     assert {each["processes"] for each in choices(made(host()), "shape")} == {1}
     several = made(host(), "{batch_per_rank}", distributed=True, batch=64)
@@ -73,3 +82,8 @@ def test_what_loader_workers_need_is_listed_where_it_is_missing() -> None:
     assert "COREWISE_LOADER_WORKERS" in reason
     told = made(host(), "--workers={loader_workers}").offer.left_out
     assert not any("loader workers" in each.what for each in told)
+
+
+def test_loader_workers_of_a_script_are_tried_before_pinning_and_waiting() -> None:
+    names = [knob.name for knob in made(host(), "--workers", "{loader_workers}").space.knobs]
+    assert names.index("allocator") < names.index("loader_workers") < names.index("bind")

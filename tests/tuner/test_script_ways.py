@@ -122,7 +122,13 @@ def test_a_default_with_something_fixed_is_launched_with_it(make: Make) -> None:
 
 def test_a_script_whose_rate_does_not_match_is_told_what_it_printed(make: Make) -> None:
     arena = make("for n in itertools.count():\n    time.sleep(0.01)\n    print('working')", "(.*) img/s")
-    with pytest.raises(Rejected, match="nothing that matches --throughput within 1 s; killed: working"):
-        arena.enter(DEFAULT, 1.0)
+    for limit_s in (1, 4, 16):  # on a busy machine it takes a while until it prints
+        with pytest.raises(
+            Rejected, match=f"nothing that matches --throughput within {limit_s} s"
+        ) as refused:
+            arena.enter(DEFAULT, float(limit_s))
+        if str(refused.value).endswith("; killed: working"):
+            break
+    assert str(refused.value).endswith("; killed: working")
     with pytest.raises(Rejected, match="printed nothing that matches --throughput: done"):
         make("print('done')", "(.*) img/s").enter(DEFAULT, 20.0)

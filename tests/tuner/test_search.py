@@ -214,6 +214,18 @@ def test_what_starts_too_slowly_for_the_time_left_ends_with_the_deadline_and_is_
     assert found_in(MadeArena(slow, rule, start=start), earlier=heard.found).best == (1, 1)
 
 
+@pytest.mark.parametrize("start_s", [0.0, 100.0], ids=["that is not known to be slow", "that is"])
+def test_a_best_that_starts_too_slowly_for_the_time_left_is_not_waited_for(start_s: float) -> None:
+    heard = Heard()
+    found_in(MadeArena(LETTERS, GAINS), deadline=9.0, watcher=heard)
+    earlier = [replace(each, start_s=start_s) for each in heard.found]
+    arena = MadeArena(LETTERS, GAINS, start=lambda params: 100.0)
+    found = found_in(arena, deadline=20.0, earlier=earlier)
+    assert arena.seconds == pytest.approx(0.0 if start_s else 20.0)
+    assert found.untried
+    assert found.best == next(each.setting for each in reversed(earlier) if each.outcome == "won")
+
+
 def test_a_start_that_ties_is_gone_on_from_and_then_made_simpler() -> None:
     def rule(params: Mapping[str, Any]) -> float:  # c alone gives nothing, beside a it gives much
         return 0.3 if params["a"] == 2 and params["c"] else -0.1 * (params["a"] == 2)

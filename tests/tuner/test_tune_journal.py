@@ -57,5 +57,26 @@ def test_settings_survive_another_order_of_choices(tmp_path: Path) -> None:
 def test_a_journal_can_be_forgotten(tmp_path: Path) -> None:
     kept = journal(tmp_path)
     kept.judged(WON)
-    kept.forget()
-    assert kept.read().judged == []
+    assert kept.read().since == ""
+    since = kept.forget()
+    found = kept.read()
+    assert (found.judged, found.since) == ([], since)
+    assert since  # from when on fresh runs count
+
+
+def test_hosts_that_share_a_store_do_not_share_a_work_folder(tmp_path: Path) -> None:
+    kept = journal(tmp_path)
+    here, there = kept.work_folder("one"), kept.work_folder("two")
+    for folder in (here, there):
+        folder.mkdir(parents=True)
+    kept.clear_work("one")
+    assert (here.exists(), there.exists()) == (False, True)
+
+
+def test_protocols_of_another_version_are_chosen_anew(tmp_path: Path) -> None:
+    kept = journal(tmp_path)
+    kept._append(entry="chosen", protocols={"main": {"min_runs": 4, "of_tomorrow": 1}})
+    kept.judged(WON)
+    kept._append(entry="chosen", protocols={"main": {"min_runs": 4, "of_tomorrow": 1}})
+    found = kept.read()
+    assert (found.judged, found.protocols) == ([WON], {})

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED, USER_MISTAKE
 from corewise.cli.launch_messages import outcome_lines, outcome_to_json, told_changes
@@ -16,9 +17,18 @@ from corewise.launcher.starting import CannotStart, find_program
 from corewise.launcher.supervise import supervise
 from corewise.machine.allocation import read_allocation
 from corewise.machine.model import Allocation
-from corewise.machine.placement import PlacementError
+from corewise.machine.placement import Lack, PlacementError
 from corewise.machine.topology import format_cpu_list, read_topology
 from corewise.spec.errors import UserError
+
+WAYS_OUT = {  # of ranks that cannot be placed
+    Lack.ALLOCATION: "Use fewer processes or threads, or --oversubscribe.",
+    Lack.NODE: "Use fewer processes or threads, --policy compact, or --oversubscribe.",
+    Lack.GPU_NODE: "Use fewer processes or threads, or --policy compact.",
+    Lack.GPU: "Choose another --policy, such as compact.",
+    Lack.RESERVED: "Give --reserved-cores a smaller number.",
+    Lack.VALUE: "`corewise launch --help` tells what each option takes.",
+}
 
 
 def main(words: Sequence[str]) -> int:
@@ -110,18 +120,8 @@ def _starts(
         limits = "".join(f"\n  {limit.detail}" for limit in allocation.limits if limit.source != "memory")
         raise UserError(
             f"{problem}.\nThe allocation: {allocation.num_cores} cores, CPUs "
-            f"{format_cpu_list(allocation.cpus)}{limits}\n{way_out(str(problem))}"
+            f"{format_cpu_list(allocation.cpus)}{limits}\n{WAYS_OUT[problem.lack]}"
         ) from None
-
-
-def way_out(problem: str) -> str:
-    """What to do where ranks cannot be placed."""
-    is_apart = "NUMA node" in problem
-    if " need " in problem:
-        return f"Use fewer processes or threads{', --policy compact' * is_apart}, or --oversubscribe."
-    if is_apart:
-        return "Choose another --policy, such as compact."
-    return "`corewise launch --help` tells what each option takes."
 
 
 def _prepare_files(request: Request, num_ranks: int) -> None:
@@ -133,8 +133,12 @@ def _prepare_files(request: Request, num_ranks: int) -> None:
                 log_file(request.log_dir, rank).open("wb").close()
         except OSError as problem:
             raise UserError(f"--log-dir {request.log_dir}: {problem.strerror}; name another folder") from None
-    if request.json is not None and not os.access(request.json.absolute().parent, os.W_OK):
+    if request.json is not None and not _takes_file(request.json):
         raise UserError(f"--json {request.json}: no file can be written there; name another")
+
+
+def _takes_file(path: Path) -> bool:
+    return not path.is_dir() and os.access(path.absolute().parent, os.W_OK)
 
 
 def _supervised(

@@ -49,8 +49,9 @@ def read_settings(request: Request, program: str, topology: Topology, allocation
     params = complete_params({**given, **request.params}, topology, allocation.cpus)
     if is_malleable:  # idle threads must give way, which is settled before the program starts
         params = {**params, "execution": "malleable"}
-    libraries = _libraries(params, program)
-    _check_huge_pages(params, notes)
+    from_file = {name: str(request.config) for name in given if name not in request.params}
+    libraries = _libraries(params, program, from_file)
+    _check_huge_pages(params, notes, from_file)
     return Settings(params, {**environment, **request.environment}, libraries, tuple(notes), independent)
 
 
@@ -63,7 +64,7 @@ def _fitting(
     notes: list[str],
 ) -> dict[str, Any]:
     """The parameters of the tuned file that can be set from outside, fit for this machine."""
-    from corewise.launcher.adapt import adapted, differences, read_fingerprint
+    from corewise.launcher.adapt import adapted, differences, read_fingerprint, without_missing
     from corewise.launcher.code_settings import code_settings
 
     params = dict(tuned.params)
@@ -74,12 +75,17 @@ def _fitting(
             f"{request.config} was tuned on another machine:\n{listed}\n"
             "Tune here with `corewise tune`, or give --adapt to plan its settings anew."
         )
-    if found:
+    if request.adapt:
         present = [name for name in PRELOADABLE if _find(name, program)]
-        new = adapted(params, tuned.machine, topology, allocation.cpus, present)
+        pages = "[never]" not in _huge_page_modes()
+        if found:
+            new = adapted(params, tuned.machine, topology, allocation.cpus, present, has_huge_pages=pages)
+        else:
+            new = without_missing(params, present, has_huge_pages=pages)
         params = dict(new.params)
         notes += [f"adapted {change}" for change in new.changes]
-        notes.append("adapted settings were not measured; `corewise tune` finds those of this machine")
+        if found or new.changes:
+            notes.append("adapted settings were not measured; `corewise tune` finds those of this machine")
     if tuned.subject.command:  # of which only what comes from outside was varied
         params.pop("loader_workers", None)
     for setting, line in code_settings(params).items():
@@ -87,7 +93,7 @@ def _fitting(
     return {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}
 
 
-def _libraries(params: Mapping[str, Any], program: str) -> dict[str, Path]:
+def _libraries(params: Mapping[str, Any], program: str, from_file: Mapping[str, str]) -> dict[str, Path]:
     """Where the libraries lie that the parameters ask to preload."""
     found = {}
     for option in ("allocator", "openmp"):
@@ -98,9 +104,28 @@ def _libraries(params: Mapping[str, Any], program: str) -> dict[str, Path]:
         if path is None:
             from corewise.machine.libraries import install_hint
 
-            raise UserError(f"--{option} {name}: not installed here; {install_hint(name)}")
+            raise UserError(
+                f"{_asked_by(option, name, from_file)}: not installed here; {install_hint(name)}"
+                f"{_without(option, from_file)}"
+            )
         found[name] = path
     return found
+
+
+def _asked_by(name: str, value: str, from_file: Mapping[str, str]) -> str:
+    """Where a setting was asked for: the option, or the file that it came from."""
+    if name in from_file:
+        return f"{from_file[name]}: {name}: {value}"
+    return f"--{name.replace('_', '-')} {value}"
+
+
+def _without(name: str, from_file: Mapping[str, str]) -> str:
+    """How to go on without a setting that stands in a file, as the end of a sentence."""
+    return f"; --{name.replace('_', '-')} default or --adapt goes on without it" if name in from_file else ""
+
+
+def _huge_page_modes() -> str:
+    return read_text(TRANSPARENT_HUGE_PAGES) or "[never]"
 
 
 def _find(name: str, program: str) -> Path | None:
@@ -109,16 +134,17 @@ def _find(name: str, program: str) -> Path | None:
     return find_library(name, python_prefix=Path(program).absolute().parent.parent)
 
 
-def _check_huge_pages(params: Mapping[str, Any], notes: list[str]) -> None:
+def _check_huge_pages(params: Mapping[str, Any], notes: list[str], from_file: Mapping[str, str]) -> None:
     if params["huge_pages"] == "default":
         return
     from corewise.machine.libraries import glibc_version
 
-    modes = read_text(TRANSPARENT_HUGE_PAGES) or "[never]"
+    modes = _huge_page_modes()
     if "[never]" in modes:
         raise UserError(
-            "--huge-pages transparent: this kernel has them switched off; leave it out, or have `madvise` "
-            f"written to {TRANSPARENT_HUGE_PAGES}"
+            f"{_asked_by('huge_pages', 'transparent', from_file)}: this kernel has them switched off; "
+            f"leave it out, or have `madvise` written to {TRANSPARENT_HUGE_PAGES}"
+            f"{_without('huge_pages', from_file)}"
         )
     if "[always]" in modes:
         notes.append("huge pages: this kernel gives them to everyone already")

@@ -61,9 +61,10 @@ def tune(
 ) -> None:
     """Search the fastest settings whose numbers stay the same, and confirm them by fresh runs.
 
-    The stock default is what plain `python` does: one process, all cores, nothing pinned. The same command
-    goes on where an interrupted one stopped. Exit codes: 0 done, 1 a file could not be
-    written, 2 a mistake in the command, 130 interrupted.
+    The stock default is what plain `python` does: one process, all cores,
+    nothing pinned. The same command goes on where an interrupted one
+    stopped. Exit codes: 0 done, 1 a file could not be written, 2 a mistake
+    in the command, 130 interrupted.
 
     Examples:
 
@@ -71,13 +72,17 @@ def tune(
 
       corewise tune my.py:make --batch 32 --output tuned.yaml
 
-      corewise tune resnet18 --args image_size=128 --set memory_format=channels_last --json
+      corewise tune resnet18 --args image_size=128 --set threads=4 --json
 
       corewise tune resnet50 --allow lower-precision --budget 15m
 
-      corewise tune --throughput '{} img/s' --check 'loss {}' -- python train.py --epochs 1
+      corewise tune --throughput '{} img/s' -- python train.py --epochs 1
 
-      corewise tune resnet50 --set device=cuda --mode train --report tuned.html
+      corewise tune --check 'loss {}' -- python train.py --epochs 1
+
+      corewise tune --distributed --batch 64 -- python t.py {batch_per_rank}
+
+      corewise tune resnet50 --set device=cuda --report tuned.html
     """
     from corewise.tuner.api import tune as find_best
     from corewise.tuner.progress import make_follower
@@ -134,9 +139,18 @@ def all_written(result: "TuneResult", output: Path | None, report: Path | None) 
 
 
 def subject_of(words: list[str]) -> str | list[str]:
-    """A name, or the words of a command; a UserError for several names."""
+    """A name, or the words of a command; a UserError for several names, or for both."""
     if "--" in sys.argv:
-        return words
+        command = sys.argv[sys.argv.index("--") + 1 :]
+        names = words[: len(words) - len(command)]
+        if not names:
+            return words
+        if command:
+            raise UserError(
+                f"{shlex.join(names)} before -- and a command after it: tune one of them. A workload: "
+                f"corewise tune {shlex.join(names)}. A script: corewise tune -- {shlex.join(command)}, with "
+                "options before --"
+            )
     if len(words) == 1:
         return words[0]
     if which(words[0]) is None:

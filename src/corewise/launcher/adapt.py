@@ -63,6 +63,8 @@ def adapted(
     topology: Topology,
     cpus: Collection[int],
     libraries: Collection[str],
+    *,
+    has_huge_pages: bool = True,
 ) -> Adapted:
     """The settings planned anew: processes in proportion to cores, all of which stay in use if they were."""
     changes: list[str] = []
@@ -75,11 +77,24 @@ def adapted(
     num_here = complete_params({**new, "processes": 1, "threads": None}, topology, usable)["threads"]
     _adapt_counts(new, _num_tuned(params, tuned), num_here, changes)
     _adapt_placement(new, topology, usable, changes)
+    left = without_missing(new, libraries, has_huge_pages=has_huge_pages)
+    return Adapted(left.params, (*changes, *left.changes))
+
+
+def without_missing(
+    params: Mapping[str, Any], libraries: Collection[str], *, has_huge_pages: bool
+) -> Adapted:
+    """The settings without libraries that are not installed here and pages that this kernel does not give."""
+    changes: list[str] = []
+    new = dict(params)
     for name, libraries_of in (("allocator", PRELOADED_ALLOCATORS), ("openmp", ("libiomp5",))):
         wanted = new.get(name)
         if wanted in libraries_of and wanted not in libraries:
             new[name] = "default"
             changes.append(f"{name}: {wanted} is not installed here; the default is used")
+    if new.get("huge_pages") == "transparent" and not has_huge_pages:
+        new["huge_pages"] = "default"
+        changes.append("huge_pages: this kernel has them switched off; the default is used")
     return Adapted(new, tuple(changes))
 
 

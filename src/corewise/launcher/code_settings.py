@@ -15,7 +15,7 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
     },
     "freezing": {
         "fold": "conv = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)  # each norm after a convolution",
-        "full": "torch._inductor.config.freezing = True  # before torch.compile; model.eval()",
+        "full": "model = corewise.freeze(model.eval(), (batch,){dtype})",
     },
     "execution": {
         "compile": "model = torch.compile(model)",
@@ -37,6 +37,9 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
 }
 # Lines that depend on another setting: (parameter, value, other parameter, its value) -> the line.
 _SPECIAL_LINES = {
+    ("freezing", "full", "execution", "compile"): (
+        "torch._inductor.config.freezing = True  # before torch.compile; model.eval()"
+    ),
     ("freezing", "full", "execution", "script"): (
         "model = torch.jit.optimize_for_inference(torch.jit.script(model.eval()))"
     ),
@@ -49,7 +52,8 @@ def code_settings(params: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, lines in _LINES.items():
         if params.get(name) in lines:
-            line = lines[params[name]].format(device=params.get("device", "cpu"))
+            dtype = ", torch.bfloat16" if params.get("dtype") == "bfloat16" else ""
+            line = lines[params[name]].format(device=params.get("device", "cpu"), dtype=dtype)
             found[f"{name}: {params[name]}"] = line
     for (name, value, other, other_value), line in _SPECIAL_LINES.items():
         if params.get(name) == value and params.get(other) == other_value:
@@ -74,5 +78,8 @@ def _batch_of_each(params: Mapping[str, Any]) -> dict[str, str]:
     num_processes, batch = params.get("processes", 1), params.get("batch")
     if params.get("batch_scope") != "global" or num_processes < 2 or not batch:
         return {}
-    each = batch // num_processes
-    return {f"batch: {batch} in all": f"batch_size={each} in each of the {num_processes} processes"}
+    each, rest = divmod(int(batch), int(num_processes))
+    words = f"batch_size={each} in each of the {num_processes} processes"
+    if rest:
+        words = f"batch_size={each + 1} in {rest} of the {num_processes} processes, {each} in the others"
+    return {f"batch: {batch} in all": words}

@@ -6,7 +6,7 @@ Whoever calls has adopted orphans (pinning.adopt_orphans): a process without chi
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,20 +54,30 @@ def process_name(pid: int, proc: str = "/proc") -> str:
     return ""
 
 
-def kill_descendants() -> None:
-    """One round of SIGKILL to all that descends from this process."""
-    signal_all(descendants(os.getpid(), read_parents()), signal.SIGKILL)
+def children_so_far() -> frozenset[int]:
+    """The children that this process has: a shell that replaced itself by us has left us its own."""
+    if not has_children():
+        return frozenset()
+    return frozenset(pid for pid, parent in read_parents().items() if parent == os.getpid())
 
 
-def end_descendants(limit_s: float) -> bool:
-    """Kill and reap until nothing descends from this process; False when the limit came first."""
+def end_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
+    """Kill and reap until nothing descends from this process; False when the limit came first.
+
+    Children that are spared live on, with what descends from them.
+    """
     until = time.monotonic() + limit_s
     while True:
         for _ in reaped():
             pass
         if not has_children():
             return True
-        kill_descendants()
+        parents = read_parents()
+        kept = {*spared, *(pid for each in spared for pid in descendants(each, parents))}
+        left = [pid for pid in descendants(os.getpid(), parents) if pid not in kept]
+        if spared and not left:
+            return True
+        signal_all(left, signal.SIGKILL)
         if time.monotonic() > until:
             return False
         time.sleep(RETRY_S)

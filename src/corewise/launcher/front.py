@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from corewise.launcher.descendants import end_descendants, reaped
+from corewise.launcher.descendants import children_so_far, end_descendants, reaped
 from corewise.machine import pinning
 from corewise.worker.signals import signal_name
 
@@ -41,6 +41,7 @@ def run_guarded(supervise: Callable[[Guard], int], *, on_terminal: bool) -> int:
 
     On a terminal that the rank shares, stopping (Ctrl-Z) is left to the kernel; elsewhere it is passed on.
     """
+    not_ours = children_so_far()
     pinning.adopt_orphans()
     passed_on = FORWARDED if on_terminal else (*FORWARDED, signal.SIGTSTP)
     watched = {number for number in passed_on if signal.getsignal(number) != signal.SIG_IGN}  # nohup, cmd &
@@ -56,7 +57,7 @@ def run_guarded(supervise: Callable[[Guard], int], *, on_terminal: bool) -> int:
     if os.WIFSIGNALED(status):
         name = signal_name(os.WTERMSIG(status))
         say(f"the supervisor was killed by {name}; ending its ranks")
-    if not end_descendants(END_LIMIT_S):
+    if not end_descendants(END_LIMIT_S, spared=not_ours):
         say("some processes would not die; see `ps`")
     return exit_code(status)
 

@@ -38,11 +38,19 @@ def find_program(word: str, path: str) -> str:
         return usable[0]
     if not found:
         where = "no such file" if "/" in word else "command not found"
-        raise CannotStart(NOT_FOUND, f"{word}: {where}; check its name, and PATH")
+        raise CannotStart(NOT_FOUND, f"{word}: {where}; check its name, and PATH{how_to_start(word)}")
     if os.path.isdir(found[0]):
         raise CannotStart(NOT_EXECUTABLE, f"{found[0]}: is a directory")
-    hint = " (or put `python` before it)" if word.endswith(".py") else ""
-    raise CannotStart(NOT_EXECUTABLE, f"{found[0]}: not executable; chmod +x it{hint}")
+    raise CannotStart(NOT_EXECUTABLE, f"{found[0]}: not executable; chmod +x it{how_to_start(word)}")
+
+
+def how_to_start(word: str) -> str:
+    """What may be wrong with the first word of a command that does not start, as the end of a sentence."""
+    if word.endswith(".py"):
+        return " (or put `python` before it)"
+    if " " in word:
+        return " (give a command as several words, a line of a shell as: sh -c 'LINE')"
+    return ""
 
 
 def fork_rank(

@@ -36,6 +36,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PATIENCE_S = 0.5  # for helpers that end by themselves once their rank has
 LEFTOVER_GRACE_S = 2.0  # at most, for what a rank left behind
 KILL_EVERY_S = 0.1
+DIED_OF_SIGNAL = 128  # and its number, as shells say it
 
 
 @dataclass
@@ -77,7 +78,7 @@ class _Supervisor:
         self.relay = Relay(self.selector)
         self.ranks: list[_Rank] = []
         self.first_failed: RankEnd | None = None
-        self.asked_to_end = 0
+        self.asked_to_end, self.asked_at = 0, 0.0
         self.impatient = False  # asked to end after all ranks had ended
         self.leftovers: dict[int, str] = {}
         self.stubborn = False
@@ -227,7 +228,7 @@ class _Supervisor:
 
     def _forward(self, number: int, by_terminal: bool) -> None:
         if number in ENDING:
-            self.asked_to_end = number
+            self.asked_to_end, self.asked_at = number, time.monotonic()
             if all(rank.end for rank in self.ranks):  # only what they left behind is still there
                 self.impatient = True
                 self._kill_all()
@@ -270,7 +271,14 @@ class _Supervisor:
         )
         if rank.end.code and self.first_failed is None:
             self.first_failed = rank.end
+            if self._is_own_failure(rank.end.code):
+                self.asked_to_end = 0
             self._end_others()
+
+    def _is_own_failure(self, code: int) -> bool:
+        """Whether a rank failed long after a signal to end, which ranks may have taken for something else."""
+        is_late = time.monotonic() - self.asked_at > self.manner.grace_s
+        return is_late and code != DIED_OF_SIGNAL + self.asked_to_end
 
     def _end_others(self) -> None:
         """One has failed: the others are told to end, and killed when they do not."""

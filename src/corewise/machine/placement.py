@@ -5,6 +5,7 @@ numbers, because that is where kernels put interrupts and housekeeping unless to
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 from corewise.machine.model import Topology
 from corewise.machine.packing import (
@@ -31,8 +32,23 @@ POLICIES = ("compact", "spread", "numa", "gpu")
 MEMORY_POLICIES = ("default", "local", "interleave")
 
 
+class Lack(Enum):
+    """What stands against a placement; a caller tells its way out by it."""
+
+    ALLOCATION = "more CPUs are asked for than the allocation has"
+    NODE = "a rank does not fit within a NUMA node"
+    GPU_NODE = "ranks do not fit beside their GPU"
+    GPU = "there is no GPU to be near to"
+    RESERVED = "no core is left"
+    VALUE = "a number or a word that means nothing"
+
+
 class PlacementError(ValueError):
     """The ranks cannot be placed; the text is the reason a point is skipped."""
+
+    def __init__(self, reason: str, lack: Lack) -> None:
+        super().__init__(reason)
+        self.lack = lack
 
 
 def place(
@@ -67,7 +83,7 @@ def place(
         has = f"the allocation has {num_cpus(cores)}"
         if num_reserved:
             has = f"the allocation has {num_cpus(cores) + num_reserved} ({num_reserved} reserved)"
-        raise PlacementError(f"{_need(num_processes, num_threads, smt)}; {has}")
+        raise PlacementError(f"{_need(num_processes, num_threads, smt)}; {has}", Lack.ALLOCATION)
     if policy == "numa":
         ranks = _numa(cores, num_processes, num_threads, smt, oversubscribe)
     elif policy == "spread":
@@ -84,13 +100,13 @@ def _check(num_processes: int, num_threads: int, policy: str, memory_policy: str
         ("reserved cores", num_reserved, 0),
     ):
         if count < least:
-            raise PlacementError(f"{count} {what}: at least {least} needed")
+            raise PlacementError(f"{count} {what}: at least {least} needed", Lack.VALUE)
     for what, word, known in (
         ("placement", policy, POLICIES),
         ("memory policy", memory_policy, MEMORY_POLICIES),
     ):
         if word not in known:
-            raise PlacementError(f"unknown {what} {word!r}; {nearest(word, known)}")
+            raise PlacementError(f"unknown {what} {word!r}; {nearest(word, known)}", Lack.VALUE)
 
 
 def _usable_cores(topology: Topology, cpus: Sequence[int], smt: bool, num_reserved: int) -> tuple[Cores, int]:
@@ -107,7 +123,8 @@ def _usable_cores(topology: Topology, cpus: Sequence[int], smt: bool, num_reserv
     ]
     cores.sort(key=lambda c: c.number)
     if num_reserved >= len(cores):
-        raise PlacementError(f"{num_reserved} reserved cores leave none; the allocation has {len(cores)}")
+        reason = f"{num_reserved} reserved cores leave none; the allocation has {len(cores)}"
+        raise PlacementError(reason, Lack.RESERVED)
     kept = sorted(cores[num_reserved:], key=lambda c: (c.socket, c.node, c.number))
     return kept, num_cpus(cores[:num_reserved])
 
@@ -130,7 +147,8 @@ def _numa(cores: Cores, num_ranks: int, num_threads: int, smt: bool, oversubscri
             unit = "CPUs" if smt else "cores"
             raise PlacementError(
                 f"{_need(num_ranks, num_threads, smt)}, each process within one NUMA node; "
-                f"the nodes have {sizes} {unit}, room for {sum(limits)} of them"
+                f"the nodes have {sizes} {unit}, room for {sum(limits)} of them",
+                Lack.NODE,
             )
         nodes = [node for node, limit in zip(nodes, limits, strict=True) if limit] or nodes
         limits = [num_ranks] * len(nodes)
@@ -142,7 +160,7 @@ def _numa(cores: Cores, num_ranks: int, num_threads: int, smt: bool, oversubscri
 def _gpu(topology: Topology, cores: Cores, num_ranks: int, num_threads: int, smt: bool) -> Ranks:
     """The ranks of each GPU's node side by side on it, in the order of the ranks."""
     if not topology.gpu_nodes:
-        raise PlacementError("placement gpu: there is no GPU, or its NUMA node is not known")
+        raise PlacementError("placement gpu: there is no GPU, or its NUMA node is not known", Lack.GPU)
     nodes = [topology.gpu_nodes[rank % len(topology.gpu_nodes)] for rank in range(num_ranks)]
     placed: dict[int, Ranks] = {}
     for node in dict.fromkeys(nodes):
@@ -150,7 +168,8 @@ def _gpu(topology: Topology, cores: Cores, num_ranks: int, num_threads: int, smt
         if num_cpus(near) < nodes.count(node) * num_threads:
             raise PlacementError(
                 f"{_need(nodes.count(node), num_threads, smt)} near the GPU; "
-                f"the allocation has {num_cpus(near)} on its NUMA node"
+                f"the allocation has {num_cpus(near)} on its NUMA node",
+                Lack.GPU_NODE,
             )
         placed[node] = _compact(near, nodes.count(node), num_threads)
     return [placed[node].pop(0) for node in nodes]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 SCHEMA_VERSION = 1
+NO_CHECK = "none given"  # what a step of one's own that brings no check is checked against
 NOT_NOW = "not-now"  # the kind of a refusal for want of free memory or disk: tried again by the next run
 
 

@@ -27,7 +27,7 @@ from corewise.tuner.search import LATENCY_SLACK
 from corewise.tuner.space import Setting, Space
 
 TOO_WIDE = 1.2  # the upper end of an interval of ratios over its lower end
-SCATTERS = "The runs scatter too much to tell: ask again on a quieter machine or with more --budget"
+SCATTERS = "The runs scatter too much to tell: ask with --again on a quieter machine, or with more --budget"
 
 
 class Answerable(Protocol):
@@ -67,8 +67,9 @@ def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirme
     ]
     best: Setting = default
     gain: Comparison | None = None
+    num_measured = sum(rival in confirmed.records for rival in rivals)
     for rival in rivals:
-        compared = confirmed.faster(rival, default, num_comparisons=len(rivals))
+        compared = confirmed.faster(rival, default, num_comparisons=num_measured)
         words = tunable.space.words(rival)
         if rival not in confirmed.records:
             notes.append(f"{words} was not measured in fresh runs: no time was left for it")
@@ -98,7 +99,7 @@ def answer(
     """The answer; without fresh runs it is that of the search, and says so."""
     space, default = tunable.space, tunable.space.default
     winner = choice.winner if choice else _ahead(found, default)
-    sides = _Sides(tunable, found, confirmed, cold or {})
+    sides = _Sides(tunable, found, confirmed, cold or {}, choice)
     verdict, speedup, interval = _gain(found, choice, winner)
     over_hand, over_hand_interval = _over_hand(confirmed, winner, hand)
     machine = tunable.host
@@ -140,8 +141,10 @@ class _Sides:
         found: Found,
         confirmed: Confirmed | None,
         cold: Mapping[Setting, ColdStart],
+        choice: Choice | None,
     ) -> None:
         self.tunable, self.found, self.confirmed, self.cold = tunable, found, confirmed, cold
+        self.choice = choice
 
     def is_measured(self, setting: Setting) -> bool:
         return self._record(setting) is not None
@@ -171,9 +174,14 @@ class _Sides:
 
     def _over_default(self, setting: Setting) -> tuple[float | None, Interval | None]:
         default = self.tunable.space.default
-        if self.confirmed is None or setting == default:
-            return None, None
-        return _speedup(self.confirmed.faster(setting, default))
+        return (None, None) if setting == default else _speedup(self.compared(setting, default))
+
+    def compared(self, setting: Setting, base: Setting) -> Comparison | None:
+        """Fresh runs of two settings; the winner's against the default as they were when it was chosen."""
+        choice = self.choice
+        if choice is not None and (setting, base) == (choice.winner, self.tunable.space.default):
+            return choice.against
+        return self.confirmed.faster(setting, base) if self.confirmed is not None else None
 
     def _searched(self, setting: Setting) -> Side:
         judged = self.found.judged.get(setting)
@@ -221,8 +229,8 @@ def _ladder(
     space, before = tunable.space, tunable.space.default
     steps: list[Step] = []
     for setting in space.steps(winner):
-        compared = confirmed.faster(setting, before)
-        total = confirmed.faster(setting, space.default)
+        compared = sides.compared(setting, before)
+        total = sides.compared(setting, space.default)
         if compared is None or total is None or compared.ratio is None or total.ratio is None:
             continue
         gain, interval = inverted(compared)

@@ -59,7 +59,10 @@ def tune(
     following = make_follower(quiet=quiet) if follower is None else nullcontext(follower)
     if not isinstance(subject, str):
         if args or python or environment:
-            raise UserError("a script takes no --args and no --python: they are words of its command")
+            raise UserError(
+                "a script takes no --args, no --python and no environment: they are words of its command, "
+                "as in env NAME=VALUE python train.py"
+            )
         if mode != "infer" or runtime != "torch":
             raise UserError("--mode and --runtime are for workloads: a script does what its command says")
         check_classes(allow)
@@ -98,6 +101,12 @@ def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -
         words = [subject]
     elif isinstance(subject, Sequence) and all(isinstance(word, str) for word in subject):
         words = list(subject)
+    elif callable(subject):
+        name = getattr(subject, "__name__", "make")
+        raise UserError(
+            f"{name}: other processes cannot be given a function: write it to a file and name it, as in "
+            f'tune("my.py:{name}"); in a notebook, a cell that begins with %%writefile my.py does that'
+        )
     else:
         raise UserError(f"{subject!r:.60}: what to tune is a name, or a list of the words of a command")
     if not words or not words[0].strip():

@@ -1,5 +1,6 @@
 """What is claimed in the end is measured anew: fresh processes, interleaved, after the choice was made."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,7 +8,7 @@ from corewise.engine.plan import Plan
 from corewise.engine.run import Observer, StudyRun
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
-from corewise.spec.trial import Protocol
+from corewise.spec.trial import NO_CHECK, Protocol
 from corewise.stats.compare import Comparison, compare
 from corewise.store.store import Store
 from corewise.tuner.found import Judged
@@ -58,6 +59,15 @@ def fitting_effort(left_s: float, main: Sequence[Judged], beside: Sequence[Judge
     """The most careful effort that fits into the time left; the least one where none does."""
     fitting = (each for each in EFFORTS if effort_s(each, main, beside) <= left_s)
     return next(fitting, EFFORTS[-1])
+
+
+def limit_since(since: str, limit_s: float) -> float:
+    """The limit of a run, less than a second longer after --again: of what was run before, nothing counts.
+
+    Another protocol makes another trial.
+    """
+    digest = hashlib.sha256(since.encode()).hexdigest()
+    return limit_s + (1 + int(digest[:4], 16)) / 2**17 if since else limit_s
 
 
 def protocols_for(effort: Effort, limit_s: float) -> dict[str, Protocol]:
@@ -129,6 +139,12 @@ def require_same_shapes(records: Iterable[Record]) -> None:
     if len(told) > 1:
         first, second, *_ = told
         raise UserError(f"{OTHER_SHAPES} ({first}, then {second}): fix its seed, or its sizes")
+
+
+def is_unchecked(records: Iterable[Record]) -> bool:
+    """Whether the numbers of a step of one's own were never looked at."""
+    ranks = [rank for record in records for run in record.runs for rank in run.get("ranks") or ()]
+    return any(rank.get("check_reference") == NO_CHECK for rank in ranks)
 
 
 def require_budget(budget_s: float, spent_s: float, default: Judged, spoken_s: str) -> None:

@@ -15,6 +15,7 @@ from corewise.tuner.result import UNCONFIRMED, TuneResult
 from corewise.tuner.session import Interrupted
 
 Made = Callable[[TuneResult], Tuned]
+PAGE_BEGINS_WITHIN = 1000  # bytes
 NAMES_WORK = ("batch", "device", "data")  # parameters of what is worked on, with those of the workload itself
 
 
@@ -32,6 +33,10 @@ class Files:
                 _require(path, option)
         if self.output is not None:
             _require_ours(self.output)
+        if self.report is not None:
+            _require_page(self.report)
+        if self.output and self.report and self.output.resolve() == self.report.resolve():
+            raise UserError(f"{self.report} cannot hold both: name another file with --output or --report")
 
     def after(self, run: Callable[[], TuneResult], made: Made) -> TuneResult:
         """The result of a tuning, its files written; those of what it has when the user stops it, too."""
@@ -113,6 +118,16 @@ def _require_ours(path: Path) -> None:
         raise UserError(
             f"{path} exists and is no file of `corewise tune`: it would be lost; name another with --output"
         )
+
+
+def _require_page(path: Path) -> None:
+    """A UserError where the page would replace a file that is none, such as the script itself."""
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        begins = file.read(PAGE_BEGINS_WITHIN).strip().lower()
+    if begins and not begins.startswith((b"<!doctype html", b"<html")):
+        raise UserError(f"{path} exists and is no HTML page: it would be lost; name another with --report")
 
 
 def _is_tuned(path: Path) -> bool:

@@ -6,19 +6,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from corewise.spec.errors import UserError
 
 NUMBER = r"([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)"
 ANY_NUMBER = r"([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF](?:inity)?))"
-MIN_REPORTS = 3  # of a sampling: the first one began before it
+GROUP = "number"  # of an expression with {}: groups of the user's own may come before it
+MIN_REPORTS = 3  # of a sampling, by each process: the first one began before it
 
 
 def read_pattern(text: str, option: str = "--throughput", number: str = NUMBER) -> re.Pattern[str]:
-    """The expression whose first group is a number; a UserError says what is wrong with it."""
+    """The expression with a number where {} stands, else as its first group; a UserError tells a mistake."""
     example = "'{} img/s'" if option == "--throughput" else "'loss {}'"
     try:
-        pattern = re.compile(text.replace("{}", number))
+        first = number.replace("(", f"(?P<{GROUP}>", 1)
+        pattern = re.compile(text.replace("{}", first, 1).replace("{}", number))
     except re.error as problem:
         raise UserError(f"{option} {text}: not a regular expression: {problem}") from None
     if pattern.groups < 1:
@@ -38,17 +41,20 @@ class Printed:
     offset: int = 0
     rest: str = ""
 
-    def new(self) -> list[float]:
-        """The numbers printed since the last call."""
-        return [number_of(text) for text in self.new_texts()]
+    def new(self, *, has_ended: bool = False) -> list[float]:
+        """The numbers printed since the last call; the last line of one that has ended may be unfinished."""
+        return [number_of(text) for text in self.new_texts(has_ended=has_ended)]
 
-    def new_texts(self) -> list[str]:
+    def new_texts(self, *, has_ended: bool = False) -> list[str]:
         """The same as they were printed."""
         text = self.rest + self._read()
+        if has_ended and text and not text.endswith("\n"):
+            text += "\n"
         whole, newline, self.rest = text.rpartition("\n")
         if self.only:
             whole = "\n".join(line for line in whole.split("\n") if line.startswith(self.only))
-        return [each[1] or "" for each in self.pattern.finditer(whole + newline)]
+        group = GROUP if GROUP in self.pattern.groupindex else 1
+        return [each[group] or "" for each in self.pattern.finditer(whole + newline)]
 
     def _read(self) -> str:
         try:
@@ -64,20 +70,28 @@ class Printed:
 class Output(Printed):
     """Throughputs that a script prints."""
 
-    def new(self) -> list[float]:
+    def new(self, *, has_ended: bool = False) -> list[float]:
         """The throughputs printed since the last call."""
-        return [value for value in super().new() if 0 < value < math.inf]
+        return [value for value in super().new(has_ended=has_ended) if 0 < value < math.inf]
+
+
+class Report(NamedTuple):
+    """That a process has done so many more samples."""
+
+    at_s: float
+    samples: float
+    who: str = ""
 
 
 @dataclass
 class Reports:
-    """Reports of a script's processes: when, and how many samples."""
+    """Reports of a script's processes: when, how many samples, and whose."""
 
     path: Path  # of the variable; each process adds its number
     offsets: dict[Path, int] = field(default_factory=dict)
 
-    def new(self) -> list[tuple[float, float]]:
-        """(seconds, samples) of the reports since the last call, in the order of time."""
+    def new(self) -> list[Report]:
+        """The reports since the last call, in the order of time."""
         found = []
         for file in self.path.parent.glob(f"{self.path.name}.*"):
             raw = file.read_bytes()[self.offsets.get(file, 0) :]
@@ -85,15 +99,33 @@ class Reports:
             self.offsets[file] = self.offsets.get(file, 0) + len(whole)
             for line in whole.splitlines():
                 at, samples = line.split()
-                found.append((int(at) / 1e9, float(samples)))
+                report = Report(int(at) / 1e9, float(samples), file.name)
+                if 0 <= report.samples < math.inf:  # else it tells nothing, as NaN does
+                    found.append(report)
         return sorted(found)
 
 
-def rate(reports: Sequence[tuple[float, float]]) -> float:
-    """Samples per second between the first report and the last."""
-    began, ended = reports[0][0], reports[-1][0]
-    done = sum(samples for at, samples in reports if at > began)
-    return done / (ended - began) if ended > began else 0.0
+def rate(reports: Sequence[Report]) -> float:
+    """Samples per second of all processes, each between its own first report and its last.
+
+    What the first one tells was done before it. A process with a single report counts as the others do.
+    """
+    of_each: dict[str, list[Report]] = {}
+    for report in reports:
+        of_each.setdefault(report.who, []).append(report)
+    rates = [_rate_of_one(own) for own in of_each.values() if own[-1].at_s > own[0].at_s]
+    return statistics.fmean(rates) * len(of_each) if rates else 0.0
+
+
+def _rate_of_one(reports: Sequence[Report]) -> float:
+    began, ended = reports[0].at_s, reports[-1].at_s
+    return sum(report.samples for report in reports if report.at_s > began) / (ended - began)
+
+
+def num_of_each(heard: Sequence[object]) -> float:
+    """How many reports a process has told in the mean, or how many rates were printed."""
+    who = {each.who for each in heard if isinstance(each, Report)}
+    return len(heard) / max(1, len(who))
 
 
 def middle(values: Sequence[float]) -> float:

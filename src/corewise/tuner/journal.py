@@ -2,13 +2,15 @@
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from corewise.spec.record import utc_now
-from corewise.spec.trial import Protocol
+from corewise.spec.trial import NOT_NOW, Protocol
 from corewise.store.lines import scan, seal
 from corewise.store.store import Store
 from corewise.tuner.found import Judged
@@ -16,6 +18,7 @@ from corewise.tuner.space import Space
 
 SCHEMA = 1
 FOLDER = "tune"
+WORK = ".work"
 
 
 @dataclass
@@ -25,7 +28,13 @@ class Remembered:
     judged: list[Judged] = field(default_factory=list)
     finished: bool = False  # the search needs no more time
     protocols: dict[str, Protocol] = field(default_factory=dict)  # how fresh runs are measured, by role
-    seconds: float = 0.0  # spent on searching by earlier calls
+    seconds: float = 0.0  # spent by earlier calls
+    since: str = ""  # when --again began anew; older fresh runs do not count
+
+    @property
+    def still_holding(self) -> list[Judged]:
+        """What was judged, without refusals for want of free memory or disk: there may be enough by now."""
+        return [each for each in self.judged if each.kind != NOT_NOW]
 
 
 class Journal:
@@ -35,10 +44,15 @@ class Journal:
         self.path = store.path / FOLDER / f"{key}.jsonl"
         self._store, self._space = store, space
 
-    @property
-    def work_folder(self) -> Path:
-        """Where entrants work while they race."""
-        return (self._store.path / FOLDER / f"{self.path.stem}.work").absolute()
+    def work_folder(self, hostname: str) -> Path:
+        """Where entrants work while they race: machines of one kind may share a store."""
+        return (self._store.path / FOLDER / f"{self.path.stem}.{hostname}{WORK}").absolute()
+
+    def clear_work(self, hostname: str) -> None:
+        """Remove what tunings on this host left that were killed; whoever calls holds the host's lease."""
+        for folder in (self._store.path / FOLDER).glob(f"*{WORK}"):
+            if folder.name.partition(".")[2] == f"{hostname}{WORK}":
+                shutil.rmtree(folder, ignore_errors=True)
 
     def read(self) -> Remembered:
         """All that can be read of it; lines of settings that no longer exist are passed by."""
@@ -52,9 +66,12 @@ class Journal:
                 self._take(found, entry.value)
         return found
 
-    def forget(self) -> None:
-        """Begin anew."""
+    def forget(self) -> str:
+        """Begin anew; the date from which on fresh runs count, which later calls find too."""
         self.path.unlink(missing_ok=True)
+        date = utc_now()
+        self._append(entry="begun", date=date)
+        return date
 
     def judged(self, judged: Judged) -> None:
         """Keep what became of a setting, in values that outlive the order of knobs and choices."""
@@ -64,7 +81,7 @@ class Journal:
         self._append(entry="judged", **values)
 
     def searched(self, *, finished: bool, seconds: float) -> None:
-        """Keep that a search has ended."""
+        """Keep how far a search has come, and so many more seconds that were spent."""
         self._append(entry="searched", finished=finished, seconds=seconds)
 
     def chosen(self, protocols: Mapping[str, Protocol]) -> None:
@@ -96,11 +113,14 @@ class Journal:
             if judged is not None:
                 found.judged = [each for each in found.judged if each.setting != judged.setting] + [judged]
                 found.protocols = {}  # chosen for an earlier best
+        elif entry == "begun":
+            found.since = str(values.get("date") or "")
         elif entry == "searched":
             found.finished = bool(values.get("finished"))
             found.seconds += float(values.get("seconds") or 0.0)
         elif entry == "chosen":
-            found.protocols = {role: Protocol(**each) for role, each in values["protocols"].items()}
+            with suppress(TypeError):  # as another version chose them: they are chosen anew
+                found.protocols = {role: Protocol(**each) for role, each in values["protocols"].items()}
 
     def _judged(self, values: Mapping[str, Any]) -> Judged | None:
         setting = self._space.setting_of(values["setting"])

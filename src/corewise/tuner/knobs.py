@@ -106,25 +106,25 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     if asked.mode == "infer":  # fixed weights, folded and fused, give more than what follows
         yield _execution(asked.traits, asked.mode)
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
-    yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
-    yield _bind(asked)
-    if asked.mode != "infer":
-        yield _execution(asked.traits, asked.mode)
-    yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
-    yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
-    if asked.machine.num_numa_nodes > 1:
-        apart = [word for word in AXES["placement"].choices if word != "gpu"]
-        if not asked.on_gpu:
-            yield _plain("placement", apart, "ranks beside their memory")
-        yield _plain("memory_policy", AXES["memory_policy"].choices, "memory beside its ranks")
     if asked.fixed.get("data", "synthetic") != "synthetic":
         workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS))
         yield Knob("loader_workers", workers, "images come while others are worked on")
     if asked.on_gpu:
         pinned = ({"pinned_memory": False}, {"pinned_memory": True})
         yield Knob("pinned_memory", pinned, "the GPU fetches batches by itself")
-    yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
     yield Knob("batch", _batches(asked.batch), "more samples share the work of a step")
+    if asked.machine.num_numa_nodes > 1:
+        apart = [word for word in AXES["placement"].choices if word != "gpu"]
+        if not asked.on_gpu:
+            yield _plain("placement", apart, "ranks beside their memory")
+        yield _plain("memory_policy", AXES["memory_policy"].choices, "memory beside its ranks")
+    yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
+    yield _bind(asked)
+    if asked.mode != "infer":
+        yield _execution(asked.traits, asked.mode)
+    yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
+    yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
+    yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
     yield _plain("math", AXES["math"].choices, "kernels of torch itself")
 
 
@@ -189,16 +189,17 @@ def _batches(batch: int) -> tuple[Mapping[str, Any], ...]:
 def _execution(traits: Traits, mode: str) -> Knob:
     """Ways to execute a model, with its weights made constants where they are not trained."""
     freezing = [word for word in AXES["freezing"].choices if word != "none" and mode == "infer"]
+    freezing.reverse()  # all that can be frozen gives most
     found: list[Mapping[str, Any]] = [{"execution": "eager"}]
-    found += [{"execution": "eager", "freezing": word} for word in freezing if word != "full"]
+    found += [{"execution": "eager", "freezing": word} for word in freezing]
     under = traits.concurrent_under
     if under is not None:
         found += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
     is_narrow = under is None and traits != Traits()  # of one's own workload nothing is known
     for execution in AXES["execution"].choices:
         if execution != "eager" and not (execution == "malleable" and is_narrow):
-            found.append({"execution": execution})
             found += [{"execution": execution, "freezing": word} for word in freezing]
+            found.append({"execution": execution})
     compiled = frozenset(i for i, choice in enumerate(found) if choice["execution"] == "compile")
     return Knob("execution", tuple(found), "operators are fused, or run side by side", costly=compiled)
 

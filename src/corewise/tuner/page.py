@@ -3,11 +3,18 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from corewise.report.words import duration, figure, memory, times
-from corewise.tuner.result import Side, TuneResult
-from corewise.tuner.words import answer_text, headline, sides_of
+from corewise.report.words import times
+from corewise.tuner.result import TuneResult
+from corewise.tuner.words import (
+    answer_text,
+    figure_names,
+    figures_of,
+    headline,
+    sides_of,
+    without_empty_columns,
+)
 
-BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 260, 22, 280
+BAR_WIDTH, BAR_HEIGHT, LETTER_WIDTH = 260, 22, 7
 
 
 def answer_html(result: TuneResult) -> str:
@@ -23,24 +30,12 @@ def answer_html(result: TuneResult) -> str:
 
 
 def _table(result: TuneResult) -> str:
-    names = ["", "setting", result.unit, "latency", "memory"]
-    cells = [_cells(name, side) for name, side in sides_of(result)]
-    if result.is_script:  # whose steps nobody sees
-        at = names.index("latency")
-        names, cells = names[:at] + names[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
+    """The sides with the same figures as in the text, columns in which nothing stands left out."""
+    cells = [[name, side.words, *figures_of(side, result.is_script)] for name, side in sides_of(result)]
+    names, *rows = without_empty_columns(["", "setting", *figure_names(result)], cells)
     header = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{header}</tr>{body}</table>"
-
-
-def _cells(name: str, side: Side) -> list[str]:
-    return [
-        name,
-        side.words,
-        figure(side.throughput, *(side.interval or (None, None))),
-        duration(side.latency_s) if side.latency_s else "-",
-        memory(side.memory_bytes) if side.memory_bytes else "-",
-    ]
 
 
 def _bars(result: TuneResult) -> str:
@@ -51,7 +46,7 @@ def _bars(result: TuneResult) -> str:
         return ""
     height = BAR_HEIGHT * len(steps)
     drawn = "".join(_drawn(steps))
-    width = LABEL_WIDTH + BAR_WIDTH + 90
+    width = _label_width(steps) + BAR_WIDTH + 90
     return (
         f'<svg role="img" aria-label="What each knob gave" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="12" fill="currentColor">{drawn}</svg>'
@@ -60,8 +55,14 @@ def _bars(result: TuneResult) -> str:
 
 def _drawn(steps: Sequence[tuple[str, float, float]]) -> Iterator[str]:
     most = max(throughput for _, throughput, _ in steps) or 1.0
+    left = _label_width(steps)
     for number, (words, throughput, total) in enumerate(steps):
         top, length = BAR_HEIGHT * number, BAR_WIDTH * throughput / most
-        yield f'<text x="{LABEL_WIDTH - 6}" y="{top + 15}" text-anchor="end">{escape(words)}</text>'
-        yield f'<rect x="{LABEL_WIDTH}" y="{top + 3}" width="{length:.1f}" height="16" fill="#4c78a8"/>'
-        yield f'<text x="{LABEL_WIDTH + length + 5:.1f}" y="{top + 15}">{escape(times(total))}</text>'
+        yield f'<text x="{left - 6}" y="{top + 15}" text-anchor="end">{escape(words)}</text>'
+        yield f'<rect x="{left}" y="{top + 3}" width="{length:.1f}" height="16" fill="#4c78a8"/>'
+        yield f'<text x="{left + length + 5:.1f}" y="{top + 15}">{escape(times(total))}</text>'
+
+
+def _label_width(steps: Sequence[tuple[str, float, float]]) -> int:
+    """What the longest of the words takes: several knobs in one step are many words."""
+    return LETTER_WIDTH * max(len(words) for words, _, _ in steps) + 12

@@ -68,7 +68,13 @@ class Told(Quiet):
     def judged(self, found: Judged, incumbent: Setting, score: float) -> None:
         if incumbent != self.space.default:
             self.incumbent = f"{clean(self.space.words(incumbent))}, {times(math.exp(score))}"
-        self.say(f"  {clean(self.space.words(found.setting))}: {outcome(found, self.unit)}")
+        name = clean(self.space.words(found.setting))
+        if found.setting == self.space.default and found.outcome != "default":
+            name = "default, raced once more"  # as a start that only tied was gone on from
+        self.say(f"  {name}: {outcome(found, self.unit)}")
+
+    def rated(self, setting: Setting, throughput: float) -> None:
+        self.say(f"  {clean(self.space.words(setting))}, started afresh: {throughput:.4g} {self.unit}")
 
     def planned(self, trials: Sequence[Trial]) -> None:
         self.num_trials, self.num_done = len(trials), 0
@@ -119,12 +125,13 @@ def outcome(found: Judged, unit: str = UNIT) -> str:
     """What became of a candidate, in a few words."""
     if found.outcome == "rejected":
         return f"rejected: {clean(found.reason)}"
-    ratio = times(math.exp(found.score))
+    ratio = f"{times(math.exp(found.score))} the default"
+    is_only_preferred = abs(found.score) <= found.half_width
     words = {
         "default": f"{found.throughput:.4g} {unit}",
-        "won": f"{ratio}: better",
-        "lost": f"{ratio}: worse",
-        "tied": f"{ratio}: no difference worth a knob",
+        "won": f"{ratio}: {'no difference, gone on from' if is_only_preferred else 'the best so far'}",
+        "lost": f"{ratio}: slower than the best so far",
+        "tied": f"{ratio}: no difference to the best so far that is worth a knob",
         "latency": f"{ratio}: faster, but with worse latency",
     }
     return words[found.outcome]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise.tuner.arena import Rejected, Sampling
-from corewise.tuner.heard import MIN_REPORTS
+from corewise.tuner.heard import MIN_REPORTS, num_of_each
 from corewise.tuner.script import Script
 from corewise.tuner.script_check import NUM_COMPARED, Number, Reference, require_finite
 from corewise.tuner.script_start import Start
@@ -282,7 +282,7 @@ class ScriptEntrant:
     def _heard_for_a_while(self, start: Start) -> list[Any]:
         heard: list[Any] = []
         began = time.monotonic()
-        while len(heard) < MIN_REPORTS or time.monotonic() - began < SAMPLE_S:
+        while num_of_each(heard) < MIN_REPORTS or time.monotonic() - began < SAMPLE_S:
             ended = start.process.has_ended
             heard += start.listen()
             if ended:

@@ -33,6 +33,7 @@ NO_LOADER = LeftOut(
     "loader workers",
     f"write {{loader_workers}} where the command says their number, or read {LOADER_WORKERS} in the script",
 )
+BEFORE_LOADING = ("shape", "allocator")  # knobs that usually give more than loader workers
 FIXABLE = (*OUTSIDE_DEFAULTS, "loader_workers")
 OUTSIDE = (*FIXABLE, "batch", "batch_scope")
 
@@ -130,7 +131,9 @@ def make_script(
         if "loader_workers" in names or _reads_variable(script):
             tried = ({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
             workers = tuple(tried) if "loader_workers" in names else ({}, *tried)  # the default: as typed
-            kept = (*kept, Knob("loader_workers", workers, "samples come while others are worked on"))
+            loading = Knob("loader_workers", workers, "samples come while others are worked on")
+            place = sum(knob.name in BEFORE_LOADING for knob in kept)
+            kept = (*kept[:place], loading, *kept[place:])
         else:
             left_out.append(NO_LOADER)
     base = {name: value for name, value in offer.space.base.items() if name in OUTSIDE}

@@ -6,7 +6,8 @@ import random
 import shlex
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from corewise import __version__
@@ -22,7 +23,7 @@ from corewise.tuner.arena import Rejected, Sampling
 from corewise.tuner.confirm import Confirmed
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged
-from corewise.tuner.journal import Journal
+from corewise.tuner.journal import Journal, Remembered
 from corewise.tuner.knobs import hand_setting
 from corewise.tuner.output import measured_of
 from corewise.tuner.result import UNIT, TuneResult
@@ -42,7 +43,8 @@ HOW_TO_TELL = (
     "within a longer --budget."
 )
 HOW_TO_MATCH = (
-    "\nThe expression has to match a part of what the script prints, with the rate as its first group."
+    "\nThe expression has to match a part of what the script prints: {} stands for the rate, as in "
+    "'{} img/s'; signs like ( ) + * ? . need a \\ before them where they stand for themselves."
 )
 LEAST_LIMIT_S, LONGEST_RUN = 60.0, 20.0  # of a fresh start: seconds, and times what one takes
 RUNS = "runs/s"  # of scripts that neither report nor print
@@ -59,12 +61,12 @@ class ScriptTuning:
     ) -> None:
         self.tunable, self.store, self.follower, self.budget_s = tunable, store, follower, budget_s
         self.journal = Journal(store, tunable.key(), tunable.space)
-        if again:
-            self.journal.forget()
-        self.remembered = self.journal.read()
+        self.again = again
+        self.remembered = Remembered() if again else self.journal.read()
         space = tunable.space
         self.hand = hand_setting(space)
         self.began = time.monotonic()
+        self.counted_until = self.began
         self.found = Found(space.default)
         self.way = Way.TURNS
         self.notes: list[str] = []
@@ -73,23 +75,34 @@ class ScriptTuning:
     def run(self) -> TuneResult:
         """The answer; raises Interrupted with the best so far when the user stops it."""
         self.follower.began(self.tunable, self.budget_s, self.remembered)
-        arena = ScriptArena(self.tunable.script, self.tunable.space, self.journal.work_folder)
         try:
-            with host_lease(self.store, self.tunable):
+            with host_lease(self.store, self.tunable), self._arena() as arena:
                 self._search(arena)
                 confirmed = self._confirm(arena)
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
-            self.way = arena.way  # as the default's first run has shown
-            raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
-        finally:
-            arena.close()
+            stopped = answer(self.tunable, self.found, notes=self._notes())
+            raise Interrupted(self._finished(stopped)) from None
         choice = choose(self.tunable, self.found, self.hand, confirmed)
         result = answer(
             self.tunable, self.found, confirmed=confirmed, hand=self.hand, choice=choice, notes=self._notes()
         )
         return self._finished(result)
+
+    @contextmanager
+    def _arena(self) -> Iterator[ScriptArena]:
+        """Where starts work; whoever makes it holds the host's lease, for what was left there is cleared."""
+        hostname = self.tunable.host.facts.hostname
+        self.journal.clear_work(hostname)
+        if self.again:  # only now, when nobody else works on it
+            self.journal.forget()
+        arena = ScriptArena(self.tunable.script, self.tunable.space, self.journal.work_folder(hostname))
+        try:
+            yield arena
+        finally:
+            self.way = arena.way  # as the default's first run has shown
+            arena.close()
 
     def _notes(self) -> list[str]:
         """What has to be said of how the script was started and sampled."""
@@ -111,6 +124,7 @@ class ScriptTuning:
             earlier=earlier,
         )
         self.found = search.found
+        self.found.finished = finished_before
         self.follower.phase("search")
         try:
             default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))
@@ -129,9 +143,14 @@ class ScriptTuning:
             except Rejected as problem:
                 self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         search.close()
-        search.found.finished = search.found.finished or finished_before
         self.way, self.run_s = arena.way, arena.run_s
-        self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+        self._keep_seconds()
+
+    def _keep_seconds(self) -> None:
+        """Keep what was spent, so that a call that goes on tells the seconds of both."""
+        now = time.monotonic()
+        self.journal.searched(finished=self.found.finished, seconds=now - self.counted_until)
+        self.counted_until = now
 
     def _advice(self, problem: Rejected) -> str:
         """What to do where the command does not tell how fast it is."""
@@ -189,6 +208,7 @@ class ScriptTuning:
                     try:
                         self.follower.trying(setting)
                         runs[setting].append(_fresh(arena, setting, limits_s[setting]))
+                        self.follower.rated(setting, runs[setting][-1].throughput)
                     except Rejected as problem:
                         reasons[setting] = problem.reason
         records = {each: self._record(each, runs[each], reasons.get(each, "")) for each in settings}
@@ -229,7 +249,8 @@ class ScriptTuning:
         )
 
     def _finished(self, result: TuneResult) -> TuneResult:
-        seconds = time.monotonic() - self.began + self.remembered.seconds
+        self._keep_seconds()
+        seconds = self.counted_until - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
         store, unit = str(self.store.path), RUNS if self.way is Way.CLOCK else UNIT
         return kept_answer(

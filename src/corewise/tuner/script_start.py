@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise.launcher.kept import KeptCommand
+from corewise.launcher.starting import how_to_start
 from corewise.progress import PROGRESS_FILE
 from corewise.tuner.arena import Rejected
 from corewise.tuner.heard import Output, Printed, Reports, middle, rate
@@ -48,14 +49,17 @@ class Start:
 
     def listen(self) -> list[Any]:
         """The progress that it has told since the last call."""
-        new: list[Any] = list(self.output.new() if self.output is not None else self._reports.new())
+        has_ended = self.process.has_ended  # before reading: nothing comes after it
+        told = self.output.new(has_ended=has_ended) if self.output is not None else self._reports.new()
+        new: list[Any] = list(told)
         self.heard += new
         return new
 
     def has_numbers(self, num: int = 1) -> bool:
         """Whether so many numbers for the check are there; True without a check."""
         if self._checked is not None:
-            self.numbers += [Number.of(text) for text in self._checked.new_texts()]
+            texts = self._checked.new_texts(has_ended=self.process.has_ended)
+            self.numbers += [Number.of(text) for text in texts]
         return self._checked is None or len(self.numbers) >= num
 
     @property
@@ -73,7 +77,7 @@ class Start:
         """What all it told says, once it has ended."""
         if self.output is not None:
             return middle(self.heard) if self.heard else 0.0
-        return rate(self.heard) or sum(samples for _, samples in self.heard) / self.seconds()
+        return rate(self.heard) or sum(report.samples for report in self.heard) / self.seconds()
 
     def seconds(self) -> float:
         """From its first instruction to its end, without what a launcher does before and after."""
@@ -87,7 +91,8 @@ class Start:
         """Raises Rejected when it ended badly."""
         end = self.process.how_it_ended()
         if end.problem:
-            raise Rejected("missing", f"cannot start {self.script.words[0]}: {end.problem}")
+            word = self.script.words[0]
+            raise Rejected("missing", f"cannot start {word}: {end.problem}{how_to_start(word)}")
         if end.code and self._has_no_memory(end.code):
             raise Rejected("memory", f"it ran out of memory{self.last_line()}")
         if end.code:

@@ -50,6 +50,7 @@ class Search:
         self._costs_s: list[float] = []
         self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
         self._untried: dict[str, None] = {}  # in words
+        self._deadline = math.inf
         self._default_stands = False  # tied with a start that was preferred: it may be tried again
         for each in earlier:
             self._remember(each)
@@ -75,6 +76,7 @@ class Search:
 
     def run(self, deadline: float) -> Found:
         """Search until neither one knob nor two together change anything, or until the deadline."""
+        self._deadline = deadline
         for start in self.starts:
             self._challenge(start, deadline, self.space.words(start), preferred=True)
         if self.found.best == self.space.default:  # a start may lose by its layout alone
@@ -211,7 +213,8 @@ class Search:
         if setting == self.found.best or (setting in self.found.judged and not again):
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
-        if self.arena.now() + usual_s * (COSTLY if costly else 1.0) > deadline:
+        is_tight = self.arena.now() + usual_s * (COSTLY if costly else 1.0) > deadline
+        if is_tight or not self._stands_in_time():
             self._untried[words] = None
             return False
         self.watcher.trying(setting)
@@ -284,10 +287,25 @@ class Search:
             against=self.found.best,
         )
 
+    def _stands_in_time(self) -> bool:
+        """Whether the best so far runs before the deadline, where it has to be started again."""
+        left_s = self._deadline - self.arena.now()
+        best = self.found.judged.get(self.found.best)
+        if self._incumbent is None and best is not None and best.start_s > left_s:
+            return False
+        try:
+            self._standing()
+        except Rejected as problem:
+            if problem.kind == "timeout" and left_s < COSTLY_LIMIT_S:
+                return False
+            raise
+        return self.arena.now() < self._deadline
+
     def _standing(self, *, once_more: bool = True) -> Racer:
         """The best so far, started again where an earlier search or its own end has left none."""
         if self._incumbent is None:
-            self._incumbent = Racer(self.arena.enter(self.found.best, COSTLY_LIMIT_S))
+            left_s = max(0.0, self._deadline - self.arena.now())
+            self._incumbent = Racer(self.arena.enter(self.found.best, min(left_s, COSTLY_LIMIT_S)))
         try:
             while len(self._incumbent.samplings) < 2:
                 self._incumbent.run()

@@ -24,6 +24,8 @@ from corewise.tuner.confirm import (
     confirm,
     effort_s,
     fitting_effort,
+    is_unchecked,
+    limit_since,
     protocols_for,
     require_budget,
     require_same_shapes,
@@ -42,6 +44,11 @@ from corewise.tuner.words import headline
 
 LEAST_SHARE, FAIR_SHARE, MOST_SHARE = 0.25, 0.4, 0.6  # of the budget, set aside for fresh runs
 LEAST_LIMIT_S, LONGEST_RUN = 120.0, 20.0  # of a fresh run: seconds, and times the default's start
+UNCHECKED = (
+    'the numbers of your step were not checked: return a "check" beside it, and a setting that computes '
+    "something else cannot win (docs/own-workload.md)"
+)
+NOT_COLD = "stopped before the commands were started from cold: whether they give the same was not looked at"
 
 
 class Follower(Watcher, Interface):
@@ -51,6 +58,7 @@ class Follower(Watcher, Interface):
     def phase(self, name: str) -> None: ...
     def observer(self) -> Observer: ...
     def counts_in(self, unit: str) -> None: ...
+    def rated(self, setting: Setting, throughput: float) -> None: ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -69,11 +77,11 @@ class Tuning:
     ) -> None:
         self.tunable, self.store, self.follower, self.budget_s = tunable, store, follower, budget_s
         self.journal = Journal(store, tunable.key(), tunable.space)
-        if again:
-            self.journal.forget()
-        self.remembered = self.journal.read()
+        self.again = again
+        self.remembered = Remembered() if again else self.journal.read()
         self.hand = hand_setting(tunable.space)
         self.began = time.monotonic()
+        self.counted_until = self.began
         self.found = Found(tunable.space.default)
         self.notes: list[str] = []
 
@@ -84,18 +92,28 @@ class Tuning:
             with host_lease(self.store, self.tunable):
                 self.found = self._search()
             confirmed, choice = self._confirm()
-            with host_lease(self.store, self.tunable):
-                cold = self._cold(confirmed, choice)
         except KeyboardInterrupt:
             if self.tunable.space.default not in self.found.judged:
                 raise
-            raise Interrupted(self._finished(answer(self.tunable, self.found))) from None
+            raise Interrupted(self._finished(answer(self.tunable, self.found, notes=self.notes))) from None
+        try:
+            with host_lease(self.store, self.tunable):
+                cold = self._cold(confirmed, choice)
+        except KeyboardInterrupt:  # all that is claimed has been measured
+            self.notes.append(NOT_COLD)
+            raise Interrupted(self._answered(confirmed, choice, {})) from None
+        return self._answered(confirmed, choice, cold)
+
+    def _answered(
+        self, confirmed: Confirmed, choice: Choice, cold: Mapping[Setting, ColdStart]
+    ) -> TuneResult:
         disagreements = [
             f"{self.tunable.space.words(setting)}: {told}"
             for setting, each in cold.items()
             if (told := each.disagreement(confirmed.records[setting]))
         ]
-        notes = [*self.notes, *disagreements]
+        unchecked = [UNCHECKED] if is_unchecked(confirmed.records.values()) else []
+        notes = [*self.notes, *unchecked, *disagreements]
         result = answer(
             self.tunable,
             self.found,
@@ -108,20 +126,25 @@ class Tuning:
         return self._finished(result)
 
     def _search(self) -> Found:
-        arena = LiveArena(self.tunable, self.journal.work_folder)
+        hostname = self.tunable.host.facts.hostname
+        self.journal.clear_work(hostname)
+        if self.again:  # only now, when nobody else works on it
+            self.remembered.since = self.journal.forget()
+        arena = LiveArena(self.tunable, self.journal.work_folder(hostname))
         search = Search(
             self.tunable.space,
             arena,
             Kept(self.follower, self.journal),
             starts=tuple(dict.fromkeys((*known_settings(self.tunable, self.store), self.hand))),
             bounded_latency=self.tunable.question.mode == "infer",
-            earlier=self.remembered.judged,
+            earlier=self.remembered.still_holding,
         )
         self.found = search.found
+        finished_before = self.remembered.finished and len(self.found.judged) == len(self.remembered.judged)
         try:
             self.follower.phase("search")
             default = self._default(search)
-            if not self.remembered.finished:
+            if not finished_before:
                 search.run(self.began + self.budget_s - self._set_aside_s(default))
             else:
                 search.found.finished = True
@@ -129,12 +152,18 @@ class Tuning:
             self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         finally:
             arena.close()
-        self.journal.searched(finished=search.found.finished, seconds=time.monotonic() - self.began)
+        self._keep_seconds()
         return search.found
+
+    def _keep_seconds(self) -> None:
+        """Keep what was spent, so that a call that goes on tells the seconds of both."""
+        now = time.monotonic()
+        self.journal.searched(finished=self.found.finished, seconds=now - self.counted_until)
+        self.counted_until = now
 
     def _default(self, search: Search) -> Judged:
         """The default's first figures; a UserError where it does not run, or the budget is too short."""
-        known = self.tunable.space.default in search.found.judged
+        is_begun = len(search.found.judged) > 1 or self.remembered.finished
         limit_s = max(self.budget_s, LEAST_LIMIT_S)
         try:
             default = search.run_default(limit_s)
@@ -148,8 +177,8 @@ class Tuning:
                 f"{self.tunable.question.name} does not run as it is, so nothing can be tuned: "
                 f"{problem.reason}"
             ) from None
-        if not known:
-            spent_s = time.monotonic() - self.began
+        if not is_begun:
+            spent_s = max(default.start_s, time.monotonic() - self.began)
             require_budget(self.budget_s, spent_s, default, spoken(self.budget_s))
         return default
 
@@ -194,7 +223,7 @@ class Tuning:
             fitting_effort(left_s, main, beside) if len(known) > 1 else EFFORTS[USUAL]
         )  # nothing to decide
         limit_s = max(LEAST_LIMIT_S, LONGEST_RUN * max(each.start_s for each in known.values()))
-        protocols = protocols_for(effort, limit_s)
+        protocols = protocols_for(effort, limit_since(self.remembered.since, limit_s))
         self.journal.chosen(protocols)
         return protocols
 
@@ -212,7 +241,8 @@ class Tuning:
         return found
 
     def _finished(self, result: TuneResult) -> TuneResult:
-        seconds = time.monotonic() - self.began + self.remembered.seconds
+        self._keep_seconds()
+        seconds = self.counted_until - self.began + self.remembered.seconds
         return kept_answer(self.journal, replace(result, seconds=seconds, store=str(self.store.path)))
 
 

@@ -38,6 +38,8 @@ def headline(result: TuneResult) -> str:
     if result.verdict == FASTER:
         gain = times(result.speedup, *(result.speedup_interval or (None, None)))
         return f"{result.best.words}: {gain} as fast as the default."
+    if result.verdict == NO_DIFFERENCE and result.trials <= 1 and not result.finished:
+        return "Nothing but the default was tried, for want of time: give a longer --budget."
     if result.verdict == NO_DIFFERENCE and result.is_undecided:
         return "No difference was shown, but the runs scatter too much to tell: the default stays for now."
     if result.verdict == NO_DIFFERENCE:
@@ -58,10 +60,15 @@ def _headline(result: TuneResult) -> Iterator[str]:
 
 def _sides(result: TuneResult) -> Iterator[str]:
     rows = [
-        [clean(name if name == side.words else f"{name} ({side.words})"), *_figures(side, result.is_script)]
+        [clean(name if name == side.words else f"{name} ({side.words})"), *figures_of(side, result.is_script)]
         for name, side in sides_of(result)
     ]
-    yield from aligned(["", result.unit, "latency", "memory", "GPU memory", "compile", "error"], rows)
+    yield from aligned(["", *figure_names(result)], rows)
+
+
+def figure_names(result: TuneResult) -> list[str]:
+    """What the figures of a side are called."""
+    return [result.unit, "latency", "memory", "GPU memory", "compile", "error"]
 
 
 def sides_of(result: TuneResult) -> list[tuple[str, Side]]:
@@ -73,7 +80,8 @@ def sides_of(result: TuneResult) -> list[tuple[str, Side]]:
     return list(found.values())
 
 
-def _figures(side: Side, is_script: bool) -> list[str]:
+def figures_of(side: Side, is_script: bool) -> list[str]:
+    """The figures of a side in words, `-` where there is none: nobody sees the steps of a script."""
     low, high = side.interval or (None, None)
     return [
         figure(side.throughput, low, high),
@@ -153,13 +161,20 @@ def latency_front(points: Sequence[Point]) -> list[Point]:
 
 
 def _tied(result: TuneResult) -> Iterator[str]:
-    lines = [f"{clean(each.words)} ({times(each.ratio)} the default)" for each in result.tied]
+    best = next((each.ratio for each in result.tried if each.words == result.best.words), 0.0)
+    lines = [
+        f"{clean(each.words)} ({times(each.ratio / best)} the best)" if best else clean(each.words)
+        for each in result.tied
+    ]
     return _lines("Tied with the best, as far as the race could tell", lines)
 
 
 def _rejected(result: TuneResult) -> Iterator[str]:
-    rejected = [each for each in result.tried if each.outcome == "rejected"]
-    return _lines("Rejected", [f"{clean(each.words)}: {clean(each.reason)}" for each in rejected])
+    reasons: dict[str, list[str]] = {}
+    for each in result.tried:
+        if each.outcome == "rejected":
+            reasons.setdefault(clean(each.reason), []).append(clean(each.words))
+    return _lines("Rejected", [f"{'; '.join(words)}: {reason}" for reason, words in reasons.items()])
 
 
 def _how_to_use(result: TuneResult) -> Iterator[str]:
@@ -168,7 +183,10 @@ def _how_to_use(result: TuneResult) -> Iterator[str]:
         for line in result.code.values():
             yield f"  {line}"
         yield ""
-    if result.verdict != NO_DIFFERENCE and not result.found_nothing:
+    if result.verdict == NO_DIFFERENCE and result.output:
+        yield f"{result.output} holds the default's settings, for programs that read one."
+        yield ""
+    elif result.verdict != NO_DIFFERENCE and not result.found_nothing:
         yield "From outside"
         yield f"  {launch_line(result)}"
         yield ""
@@ -200,10 +218,15 @@ def _lines(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table in plain text, its first column to the left and the others to the right, empty columns gone."""
-    kept = [i for i in range(len(header)) if i == 0 or any(row[i].strip("-") for row in rows)]
-    lines = [[row[i] for i in kept] for row in (header, *rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(kept))]
+    lines = without_empty_columns(header, rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [line[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
         yield "  " + "  ".join(cells).rstrip()
+
+
+def without_empty_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Header and rows without the columns in which nothing stands; the first stays."""
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i].strip("-") for row in rows)]
+    return [[row[i] for i in kept] for row in (header, *rows)]
