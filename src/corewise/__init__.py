@@ -13,6 +13,8 @@ def __getattr__(name: str) -> object:
         return import_module("corewise.tuner.api").tune
     if name in ("malleable", "parallel"):
         return getattr(import_module(f"corewise.dataflow.{name}"), name)
+    if name == "freeze":
+        return import_module("corewise.runtimes.torch.prepared").freeze
     if name == "report_progress":
         return import_module("corewise.progress").report_progress
     raise AttributeError(f"module 'corewise' has no attribute {name!r}")

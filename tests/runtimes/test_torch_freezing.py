@@ -148,7 +148,9 @@ def test_the_compiler_prepares_weights(
     [
         ({"mode": "train", "freezing": "fold"}, "freezing fold: weights that are trained"),
         ({"mode": "train", "freezing": "full", "execution": "script"}, "weights that are trained"),
-        ({"freezing": "full"}, "freezing full: eager execution has no constants"),
+        ({"freezing": "full", "execution": "malleable"}, "malleable execution has no constants"),
+        ({"freezing": "full", "memory_format": "blocked"}, "lays out weights by itself"),
+        ({"freezing": "full", "dtype": "float64"}, "in float32 or bfloat16, not in float64"),
         ({"freezing": "full", "execution": "script", "math": "vanilla"}, "prepared for oneDNN"),
         ({"freezing": "full", "execution": "script", "dtype": "bfloat16"}, "do not follow autocast"),
         ({"workload": "alexnet", "image_size": 64, "freezing": "fold"}, "no batch normalisation follows"),

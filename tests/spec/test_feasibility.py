@@ -98,7 +98,14 @@ def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **cha
         ({"device": "cuda", "processes": 2}, "2 processes need a GPU each; this machine has 1"),
         ({"args.size": 2}, "toy: size 2 is too small"),
         ({"freezing": "fold", "mode": "train"}, "freezing: fold is for inference only"),
-        ({"freezing": "full"}, "freezing: full needs execution: compile or script"),
+        (
+            {"freezing": "full", "memory_format": "blocked"},
+            "freezing: full lays out weights by itself; leave memory_format: blocked out",
+        ),
+        (
+            {"freezing": "full", "dtype": "float64"},
+            "freezing: full prepares weights in float32 or bfloat16; dtype is float64",
+        ),
         ({"execution": "malleable", "device": "cuda"}, "malleable changes the widths of CPU threads"),
         (
             {"execution": "malleable", "runtime": "numpy"},
@@ -110,7 +117,7 @@ def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **cha
         ),
         (
             {"freezing": "full", "execution": "script", "dtype": "bfloat16"},
-            "freezing: full under execution: script does not follow dtype: bfloat16; use compile",
+            "freezing: full under execution: script does not follow dtype: bfloat16; use eager",
         ),
         ({"freezing": "fold", "runtime": "numpy"}, "the numpy runtime has no freezing: fold; leave it none"),
         ({"float32_precision": "bf16", "dtype": "float64"}, "has no effect: dtype is float64"),
@@ -187,7 +194,11 @@ ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
             {"execution": "malleable", "interop_threads": 1},
             "interop_threads needs execution: script",
         ),
-        (RESNET, {"execution": "malleable", "freezing": "full"}, "full needs execution: compile or script"),
+        (
+            RESNET,
+            {"execution": "malleable", "freezing": "full"},
+            "full needs execution: eager, compile or script",
+        ),
     ],
 )
 def test_what_a_workload_says_of_itself_rules_points_out(

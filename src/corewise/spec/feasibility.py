@@ -234,12 +234,16 @@ def _freezing(params: Params, here: Circumstances) -> Iterator[str]:
         if _traits(params, here).has_batch_norm is False:
             yield f"freezing: fold has nothing to fold: {params['workload']} has no batch normalisation"
         return
-    if execution in ("eager", "malleable"):
-        yield "freezing: full needs execution: compile or script"
+    if execution == "malleable":
+        yield "freezing: full needs execution: eager, compile or script"
+    if params["memory_format"] == "blocked":
+        yield "freezing: full lays out weights by itself; leave memory_format: blocked out"
+    if execution == "eager" and params["dtype"] not in ("float32", "bfloat16", "int8"):
+        yield f"freezing: full prepares weights in float32 or bfloat16; dtype is {params['dtype']}"
     if params["device"] != "cpu" or params["math"] == "vanilla":
         yield "freezing: full prepares weights for oneDNN, which needs device: cpu and math: vendor"
     if execution == "script" and params["dtype"] in ("bfloat16", "float16"):
-        yield f"freezing: full under execution: script does not follow dtype: {params['dtype']}; use compile"
+        yield f"freezing: full under execution: script does not follow dtype: {params['dtype']}; use eager"
 
 
 def _malleable(params: Params, here: Circumstances) -> Iterator[str]:

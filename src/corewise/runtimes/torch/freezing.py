@@ -17,6 +17,7 @@ from corewise.runtimes.base import Infeasible
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+LAYERS = (*CONVOLUTIONS, *NORMS, nn.Linear)
 PACKED = "weight_pack_matcher_count"  # the end of the names of the compiler's counters of prepared weights
 
 
@@ -27,15 +28,31 @@ def folded(module: nn.Module) -> nn.Module:
 
 def fold(module: nn.Module) -> Tuple[nn.Module, int]:
     """That copy, and how many norms were folded."""
+    network = traced(module, "freezing fold")
+    num_folded = fold_norms(network)
+    if not num_folded:
+        raise Infeasible("freezing fold: no batch normalisation follows a convolution in this module")
+    return network, num_folded
+
+
+def traced(module: nn.Module, wanted: str) -> fx.GraphModule:
+    """The module as a graph of its layers; Infeasible, with what was wanted, where that cannot be had."""
+    tracer = _Tracer()
+    root = nn.Sequential(module) if tracer.is_leaf_module(module, "") else module
+    root.training = module.training
     try:
-        traced = fx.GraphModule(module, _Tracer().trace(module))
+        return fx.GraphModule(root, tracer.trace(root))
     except Exception as problem:
         said = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise Infeasible(f"freezing fold: torch.fx cannot trace this module: {said[0]}") from problem
-    modules = dict(traced.named_modules())
+        raise Infeasible(f"{wanted}: torch.fx cannot trace this module: {said[0]}") from problem
+
+
+def fold_norms(network: fx.GraphModule) -> int:
+    """How many norms of the graph were made part of the convolution before them."""
+    modules = dict(network.named_modules())
     num_folded = 0
-    num_calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    for node in list(traced.graph.nodes):
+    num_calls = Counter(str(node.target) for node in network.graph.nodes if node.op == "call_module")
+    for node in list(network.graph.nodes):
         norm, before = _called(node, modules), node.args[0] if node.args else None
         if not isinstance(norm, NORMS) or norm.running_mean is None or not isinstance(before, fx.Node):
             continue
@@ -44,20 +61,23 @@ def fold(module: nn.Module) -> Tuple[nn.Module, int]:
             parent, _, name = str(before.target).rpartition(".")
             setattr(modules[parent], name, fuse_conv_bn_eval(conv, norm))
             node.replace_all_uses_with(before)
-            traced.graph.erase_node(node)
+            network.graph.erase_node(node)
             num_folded += 1
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    if not num_folded:
-        raise Infeasible("freezing fold: no batch normalisation follows a convolution in this module")
-    return traced, num_folded
+    network.delete_all_unused_submodules()
+    network.recompile()
+    return num_folded
 
 
 class _Tracer(fx.Tracer):
-    """Looks into modules, but not into convolutions and norms, whoever has defined them."""
+    """Looks into modules, but not into layers that compute as torch's own, whoever has defined them."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (*CONVOLUTIONS, *NORMS)) or super().is_leaf_module(m, module_qualified_name)
+        return computes_as_torchs(m) or super().is_leaf_module(m, module_qualified_name)
+
+
+def computes_as_torchs(module: nn.Module) -> bool:
+    """Whether it is a convolution, a norm or a linear layer that computes nothing else."""
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in LAYERS)
 
 
 def num_norms(module: nn.Module) -> int:

@@ -18,6 +18,7 @@ from corewise.runtimes.torch.compiling import compiled_in_turn
 from corewise.runtimes.torch.execution import configured, placed
 from corewise.runtimes.torch.freezing import fold, num_prepared_weights
 from corewise.runtimes.torch.parallel import RankGroup
+from corewise.runtimes.torch.prepared import prepare
 from corewise.runtimes.torch.quantization import Quantised, quantised
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
@@ -61,6 +62,10 @@ class ModuleJob:
         self._case_for = task.case_for
         self._module: nn.Module = placed(task.module, settings)
         network, self._num_folded = fold(self._module) if settings.freezing == "fold" else (self._module, 0)
+        self._num_prepared = 0
+        if settings.freezing == "full" and settings.execution == "eager":
+            dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+            network, self._num_prepared = prepare(network, task.batches.next()[0], dtype)
         self._quantised: Optional[Quantised] = None
         if settings.dtype == "int8":
             examples = [task.batches.next()[0] for _ in range(NUM_SCALING_BATCHES)]
@@ -126,7 +131,7 @@ class ModuleJob:
             return {}
         if self._settings.execution == "script":
             return {"num_weights_left": sum(1 for _ in self._configured.parameters())}
-        num_prepared = num_prepared_weights() - self._num_prepared_before
+        num_prepared = self._num_prepared or num_prepared_weights() - self._num_prepared_before
         if num_prepared == 0:
             raise Infeasible("freezing full: the compiler found no weights that it could prepare")
         return {"num_prepared_weights": num_prepared}

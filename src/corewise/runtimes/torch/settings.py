@@ -189,10 +189,14 @@ def _refuse_freezing(settings: Settings, math: str) -> None:
     if settings.freezing != "none" and settings.training:
         reason = "weights that are trained cannot be constants"
     elif settings.freezing == "full":
-        if settings.execution in ("eager", "malleable"):
-            reason = f"{settings.execution} execution has no constants; it needs compile or script"
+        if settings.execution == "malleable":
+            reason = "malleable execution has no constants; it needs eager, compile or script"
+        elif settings.memory_format == "blocked":
+            reason = "it lays out weights by itself; leave memory_format: blocked out"
         elif settings.device.type != "cpu" or math == "vanilla" or not torch._C._has_mkldnn:
             reason = "weights are prepared for oneDNN, on the CPU"
+        elif settings.execution == "eager" and settings.dtype not in ("float32", "bfloat16"):
+            reason = f"weights are prepared in float32 or bfloat16, not in {settings.dtype}"
         elif settings.execution == "script" and settings.dtype in AUTOCAST_DTYPES:
             reason = f"TorchScript's prepared operators do not follow autocast to {settings.dtype}"
     if reason is not None:

@@ -1,0 +1,249 @@
+"""A network made ready for inference without a compiler: weights laid out once, and fewer, larger operators.
+
+Measured side: standard library and torch only, Python 3.9. Convolutions and linear layers become calls of the
+operators that torch's compiler would choose for the CPU: their weights lie as oneDNN wants them, and the norm
+before, the sum with a shortcut and the activation behind are part of the same pass over memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn import functional
+
+from corewise.runtimes.base import Infeasible
+from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, traced
+
+DTYPES = (torch.float32, torch.bfloat16)
+_SUMS = (operator.add, operator.iadd, torch.add)
+_FUNCTIONS: Mapping[Any, str] = {
+    torch.relu: "relu",
+    functional.relu: "relu",
+    "relu": "relu",
+    "relu_": "relu",
+    torch.sigmoid: "sigmoid",
+    "sigmoid": "sigmoid",
+    torch.tanh: "tanh",
+    "tanh": "tanh",
+    functional.silu: "swish",
+    functional.gelu: "gelu",
+}
+_MODULES: Mapping[type, str] = {
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.SiLU: "swish",
+    nn.GELU: "gelu",
+}
+Activation = Tuple[str, Optional[str]]  # its name, and which way to compute it
+
+
+class Prepared(nn.Module):
+    """A layer whose weights lie as oneDNN wants them, with an activation of its own."""
+
+    def __init__(self, layer: Union[nn.Conv2d, nn.Linear], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.activation: Activation = ("none", None)
+        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        self.weight: Tensor
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Prepared:
+        raise RuntimeError("weights that were prepared for inference stay where and what they are")
+
+
+class PreparedConvolution(Prepared):
+    """A convolution, which may add its result to another value."""
+
+    def __init__(self, layer: nn.Conv2d, x: Sequence[int], dtype: torch.dtype) -> None:
+        super().__init__(layer, dtype)
+        self.sizes = (
+            *(list(cast(Tuple[int, ...], each)) for each in (layer.padding, layer.stride, layer.dilation)),
+            layer.groups,
+        )
+        self.overwrites = False  # the value it is added to
+        weight = layer.weight.detach().to(dtype)
+        self.weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *self.sizes, list(x))
+
+    def forward(self, x: Tensor, other: Optional[Tensor] = None) -> Any:
+        x = x.to(self.dtype)
+        name, how = self.activation
+        given = (x, self.weight, self.bias, *self.sizes)
+        if other is None:
+            return torch.ops.mkldnn._convolution_pointwise(*given, name, [], how)
+        then = None if name == "none" else name
+        if self.overwrites and other.dtype == self.dtype:
+            return torch.ops.mkldnn._convolution_pointwise_(other, *given, "add", 1.0, then, [], how)
+        other = other.to(self.dtype)
+        return torch.ops.mkldnn._convolution_pointwise(x, other, *given[1:], "add", 1.0, then, [], how)
+
+
+class PreparedLinear(Prepared):
+    """A linear layer over the last dimension."""
+
+    def __init__(self, layer: nn.Linear, x: Sequence[int], dtype: torch.dtype) -> None:
+        super().__init__(layer, dtype)
+        num_rows = 1
+        for size in x[:-1]:
+            num_rows *= size
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().to(dtype), num_rows)
+
+    def forward(self, x: Tensor) -> Any:
+        name, how = self.activation
+        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, name, [], how)
+
+
+def freeze(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A copy of an evaluating module for inference on CPUs, of the same results up to rounding.
+
+    In bfloat16 it is called under `torch.autocast("cpu", torch.bfloat16)`, as the module itself would be.
+    Other sizes of inputs than the example's are computed right too.
+    """
+    return prepare(module, example_inputs, dtype)[0]
+
+
+def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
+    """That copy, and how many weights were prepared; Infeasible with the reason where there are none."""
+    if module.training:
+        raise Infeasible("freezing full: the module trains; call eval() on it first")
+    if dtype not in DTYPES:
+        raise Infeasible(f"freezing full: weights are prepared in float32 or bfloat16, not in {dtype}")
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise Infeasible("freezing full: this torch was built without oneDNN, which weights are prepared for")
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise Infeasible("freezing full: this CPU lacks the instructions oneDNN asks for in bfloat16")
+    network = traced(module, "freezing full")
+    fold_norms(network)
+    _leave_out_idle(network)
+    with torch.no_grad():
+        ShapeProp(network).propagate(*example_inputs)
+    made = _Preparing(network, dtype)
+    num_prepared = made.run()
+    if not num_prepared:
+        raise Infeasible("freezing full: it has no convolution or linear layer whose weights can be prepared")
+    return network, num_prepared
+
+
+def _leave_out_idle(network: fx.GraphModule) -> None:
+    """Modules that do nothing in inference stand between an operator and what could be part of it."""
+    modules = dict(network.named_modules())
+    for node in list(network.graph.nodes):
+        called = modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(called, (nn.Identity, nn.Dropout, nn.Dropout2d)) and len(node.args) == 1:
+            node.replace_all_uses_with(node.args[0])
+            network.graph.erase_node(node)
+
+
+class _Preparing:
+    """Rewrites a traced network, whose nodes know the shapes of their values."""
+
+    def __init__(self, network: fx.GraphModule, dtype: torch.dtype) -> None:
+        self.network, self.dtype = network, dtype
+        self.modules: Dict[str, nn.Module] = dict(network.named_modules())
+        self.order = {node: place for place, node in enumerate(network.graph.nodes)}
+        self.prepared: Dict[fx.Node, Prepared] = {}
+
+    def run(self) -> int:
+        for node in list(self.network.graph.nodes):
+            self._prepare(node)
+        for node in list(self.prepared):
+            self._take_in_sum(node)
+            self._take_in_activation(node)
+        for node, layer in self.prepared.items():
+            if isinstance(layer, PreparedConvolution) and len(node.args) > 1:
+                layer.overwrites = self._is_last_reader(node, cast(fx.Node, node.args[1]))
+        self.network.delete_all_unused_submodules()
+        self.network.graph.lint()
+        self.network.recompile()
+        return len(self.prepared)
+
+    def _prepare(self, node: fx.Node) -> None:
+        layer, shape = self._called(node), _shape_of(node.args[0] if node.args else None)
+        made: Optional[Prepared] = None
+        if shape is None or len(node.args) != 1 or node.kwargs or not _is_plain(layer):
+            return
+        if isinstance(layer, nn.Conv2d) and len(shape) == 4 and _has_plain_padding(layer):
+            made = PreparedConvolution(layer, shape, self.dtype)
+        elif isinstance(layer, nn.Linear) and len(shape) > 1:
+            made = PreparedLinear(layer, shape, self.dtype)
+        if made is not None:
+            name = f"prepared_{len(self.prepared)}"
+            self.network.add_submodule(name, made)
+            node.target = name
+            self.modules[name] = self.prepared[node] = made
+
+    def _take_in_sum(self, node: fx.Node) -> None:
+        """The sum of this convolution with a value that is there before it, where nobody else reads it."""
+        user = _only_user(node)
+        if user is None or user.target not in _SUMS or len(user.args) != 2 or user.kwargs:
+            return
+        [other] = [one for one in user.args if one is not node] or [node]
+        fits = isinstance(other, fx.Node) and other is not node and _shape_of(other) == _shape_of(node)
+        if not fits or not isinstance(self.prepared[node], PreparedConvolution):
+            return
+        if self.order[cast(fx.Node, other)] < self.order[node]:
+            node.args = (*node.args, other)
+            self._replace(user, node)
+
+    def _take_in_activation(self, node: fx.Node) -> None:
+        user = _only_user(node)
+        found = None if user is None else self._activation(user)
+        is_sum = len(node.args) > 1
+        if user is not None and found is not None and not (is_sum and found[0] != "relu"):
+            self.prepared[node].activation = found
+            self._replace(user, node)
+
+    def _activation(self, node: fx.Node) -> Optional[Activation]:
+        module = self._called(node)
+        name = _MODULES.get(type(module)) if module is not None else None
+        how = getattr(module, "approximate", "none")
+        if name is None and node.op in ("call_function", "call_method"):
+            name, how = _FUNCTIONS.get(node.target), str(node.kwargs.get("approximate", "none"))
+        if name is None or len(node.args) != 1:
+            return None
+        return (name, how) if name == "gelu" else (name, None)
+
+    def _is_last_reader(self, node: fx.Node, other: fx.Node) -> bool:
+        """Whether the value is one of our own, and all others that read it have done so, and kept no view."""
+        if other not in self.prepared or _only_once(node.args, other) is False:
+            return False
+        readers = [user for user in other.users if user is not node]
+        return all(user in self.prepared and self.order[user] < self.order[node] for user in readers)
+
+    def _replace(self, gone: fx.Node, by: fx.Node) -> None:
+        gone.replace_all_uses_with(by)
+        self.network.graph.erase_node(gone)
+
+    def _called(self, node: fx.Node) -> Optional[nn.Module]:
+        return self.modules.get(str(node.target)) if node.op == "call_module" else None
+
+
+def _only_user(node: fx.Node) -> Optional[fx.Node]:
+    users: List[fx.Node] = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _only_once(args: Sequence[Any], wanted: fx.Node) -> bool:
+    return sum(one is wanted for one in args) == 1
+
+
+def _shape_of(node: Any) -> Optional[Tuple[int, ...]]:
+    """The shape of a node's value, None where it is no tensor."""
+    known = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
+    shape = getattr(known, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def _is_plain(layer: Optional[nn.Module]) -> bool:
+    """Whether nothing else happens where the layer is called."""
+    if layer is None or not computes_as_torchs(layer):
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _has_plain_padding(layer: nn.Conv2d) -> bool:
+    return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

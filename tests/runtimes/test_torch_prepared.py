@@ -1,0 +1,216 @@
+"""Networks with prepared weights and fewer operators compute what the network itself does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import corewise  # noqa: E402
+from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
+from corewise.runtimes.registry import find_runtime  # noqa: E402
+from corewise.runtimes.torch.network import build_network  # noqa: E402
+from corewise.runtimes.torch.prepared import PreparedConvolution, freeze, prepare  # noqa: E402
+from corewise.workloads.registry import find_workload  # noqa: E402
+
+Params = Callable[..., dict[str, Any]]
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 on this CPU"
+)
+
+
+def error(made: Any, wanted: Any) -> float:
+    return float((made.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def differ_by(module: nn.Module, *inputs: Any) -> float:
+    """The relative error of the frozen module on fresh numbers, and on another number of samples."""
+    frozen = freeze(module.eval(), inputs)
+    found = []
+    with torch.inference_mode():
+        for rows in (inputs[0].shape[0], inputs[0].shape[0] + 1):
+            fresh = [torch.randn(rows, *x.shape[1:]) for x in inputs]
+            found.append(error(frozen(*fresh), module(*fresh)))
+    return max(found)
+
+
+def nodes(frozen: Any) -> list[str]:
+    return [str(node.target) for node in frozen.graph.nodes if node.op not in ("placeholder", "output")]
+
+
+class Block(nn.Module):
+    """Convolution, norm and activation twice, a shortcut, and an activation of the sum."""
+
+    def __init__(self, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(8, 8, 1),
+            nn.BatchNorm2d(8),
+        )
+        self.shortcut = shortcut
+
+    def forward(self, x: Any) -> Any:
+        return functional.relu(self.body(x) + self.shortcut(x))
+
+
+def test_a_block_is_one_operator_for_each_convolution() -> None:
+    blocks = [Block(nn.Conv2d(8, 8, 1)), Block(nn.Identity()), Block(nn.Identity())]
+    network, x = nn.Sequential(nn.Conv2d(3, 8, 3), *blocks).eval(), torch.randn(2, 3, 9, 9)
+    frozen = freeze(network, (x,))
+    assert nodes(frozen) == [f"prepared_{i}" for i in range(8)]
+    layers = [layer for layer in frozen.modules() if isinstance(layer, PreparedConvolution)]
+    assert sum(layer.overwrites for layer in layers) == 3  # no sum needs memory of its own
+    assert differ_by(network, x) < 1e-5
+
+
+class Branching(nn.Module):
+    """Values that are read again after a sum, through a view, or are what the convolution itself reads."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(4, 4, 1) for _ in range(3))
+        self.way = way
+
+    def forward(self, x: Any) -> Any:
+        a = self.first(x)
+        if self.way == "view":
+            flat = a.flatten(1)
+            return torch.relu(self.second(x) + a).flatten(1) + flat
+        if self.way == "itself":
+            return self.second(a) + a
+        if self.way == "later":
+            b = torch.relu(self.second(a) + a)
+            return b + self.third(a)
+        if self.way == "input":
+            x = self.second(a) + x
+            return x * 2
+        if self.way == "twice":
+            return self.first(a) + self.first(self.second(x))
+        if self.way == "broadcast":
+            return self.second(x) + a.mean((2, 3), keepdim=True)
+        a += self.second(x)  # in place
+        return torch.sigmoid(a) + torch.tanh(self.third(x))
+
+
+@pytest.mark.parametrize("way", ["view", "itself", "later", "input", "twice", "broadcast", "in place"])
+def test_a_value_that_is_still_needed_is_not_overwritten(way: str) -> None:
+    x = torch.randn(2, 4, 5, 5)
+    kept = x.clone()
+    assert differ_by(Branching(way), x) < 1e-5
+    with torch.no_grad():
+        freeze(Branching(way).eval(), (x,))(x)
+    assert torch.equal(x, kept)
+
+
+class Activated(nn.Module):
+    def __init__(self, activation: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.activation = nn.Linear(6, 5), activation
+
+    def forward(self, x: Any) -> Any:
+        return self.activation(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "num_nodes"),
+    [
+        (nn.ReLU(), 1),
+        (nn.GELU(), 1),
+        (nn.GELU(approximate="tanh"), 1),
+        (nn.SiLU(), 1),
+        (nn.Tanh(), 1),
+        (torch.sigmoid, 1),
+        (lambda x: functional.gelu(x, approximate="tanh"), 1),
+        (lambda x: x.relu(), 1),
+        (nn.LeakyReLU(0.3), 2),
+        (nn.Softmax(-1), 2),
+    ],
+    ids=repr,
+)
+def test_activations_are_part_of_the_layer_or_left_as_they_are(activation: Any, num_nodes: int) -> None:
+    module, x = Activated(activation).eval(), torch.randn(3, 7, 6)
+    assert len(nodes(freeze(module, (x,)))) == num_nodes
+    assert differ_by(module, x) < 1e-5
+
+
+def test_layers_that_compute_otherwise_than_torchs_stay_as_they_are() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return 2 * super().forward(x)
+
+    hooked, x = nn.Linear(6, 6), torch.randn(3, 6)
+    hooked.register_forward_hook(lambda module, given, result: result + 1)
+    same = nn.Conv2d(1, 1, 3, padding="same")
+    reflecting = nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")
+    rows = nn.Sequential(Doubled(6, 6), hooked, nn.Linear(6, 4))
+    images = nn.Sequential(same, reflecting, nn.Conv2d(1, 2, 1))
+    assert prepare(rows.eval(), (x,), torch.float32)[1] == 1
+    assert prepare(images.eval(), (torch.randn(2, 1, 5, 5),), torch.float32)[1] == 1
+    assert differ_by(rows, x) < 1e-5
+    assert differ_by(images, torch.randn(2, 1, 5, 5)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)])
+def test_a_whole_network_computes_the_same_and_the_original_is_left_alone(dtype: Any) -> None:
+    description: Any = find_workload("resnet18")
+    network = build_network(description.layers({"num_classes": 10}), seed=3).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    x = torch.randn(2, 3, 64, 64).contiguous(memory_format=torch.channels_last)
+    frozen = corewise.freeze(network, (x,), dtype)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype != torch.float32):
+        made, plain = frozen(x), network(x)
+    with torch.no_grad():
+        wanted = network(x)
+    assert made.dtype == plain.dtype
+    assert error(made, wanted) < max(1e-5, 2 * error(plain, wanted))
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("module", "dtype", "reason"),
+    [
+        (nn.Linear(3, 3), torch.float32, r"trains; call eval\(\)"),
+        (nn.Linear(3, 3).eval(), torch.float64, "in float32 or bfloat16"),
+        (nn.Tanh().eval(), torch.float32, "no convolution or linear layer"),
+        (nn.LSTM(3, 3).eval(), torch.float32, "no convolution or linear layer"),
+    ],
+)
+def test_what_cannot_be_prepared_says_why(module: Any, dtype: Any, reason: str) -> None:
+    with pytest.raises(Infeasible, match=f"freezing full: .*{reason}"):
+        prepare(module, (torch.randn(2, 3),), dtype)
+
+
+def test_prepared_weights_are_not_moved_or_converted() -> None:
+    frozen = freeze(nn.Linear(3, 3).eval(), (torch.randn(2, 3),))
+    with pytest.raises(RuntimeError, match="stay where and what they are"):
+        frozen.double()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        {"workload": "resnet18", "image_size": 32},
+        {"workload": "resnet18", "image_size": 32, "memory_format": "channels_last"},
+        pytest.param({"workload": "alexnet", "image_size": 64, "dtype": "bfloat16"}, marks=needs_bfloat16),
+        {"workload": "transformer", "layers": 1},
+        {"workload": "mixture_of_experts"},
+    ],
+    ids=str,
+)
+def test_a_trial_runs_with_prepared_weights_and_counts_them(
+    params: Params, alone: RankContext, point: dict[str, Any]
+) -> None:
+    runtime = find_runtime("torch")
+    runtime.warm()
+    job = runtime.prepare(params(batch=2, freezing="full", **point), alone)
+    check = job.check()
+    job.step()
+    assert check.passed, check
+    assert job.facts()["num_prepared_weights"] > 1
