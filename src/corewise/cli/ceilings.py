@@ -168,6 +168,6 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _cache() -> Path:
-    from corewise.launcher.measured_side import default_cache
+    from corewise.spec.cache_folder import default_cache
 
     return default_cache()

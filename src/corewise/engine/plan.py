@@ -21,12 +21,13 @@ from corewise.engine.machine_view import (
     read_host,
 )
 from corewise.launcher.environment import trial_environment
-from corewise.launcher.measured_side import build_worker, default_cache
+from corewise.launcher.measured_side import build_worker
 from corewise.launcher.ranks import place_params
 from corewise.machine.ceilings import Ceilings
 from corewise.machine.kept_ceilings import read_kept
 from corewise.machine.libraries import install_hint
 from corewise.machine.placement import PlacementError
+from corewise.spec.cache_folder import default_cache
 from corewise.spec.expand import expand
 from corewise.spec.study import Study
 from corewise.spec.trial import SCHEMA_VERSION, Protocol, RankPlacement, Trial

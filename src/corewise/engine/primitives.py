@@ -8,9 +8,9 @@ from typing import Any
 
 from corewise.engine.plan import Planner
 from corewise.engine.warm_parent import ParentFailed, ParentPool
-from corewise.launcher.measured_side import default_cache
 from corewise.machine.ceilings import Ceilings
 from corewise.machine.kept_ceilings import read_kept
+from corewise.spec.cache_folder import default_cache
 from corewise.spec.errors import UserError
 from corewise.spec.study import Study
 from corewise.spec.trial import NOT_NOW, Protocol, RankResult, Trial, to_json, write_json_aside

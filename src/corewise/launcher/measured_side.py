@@ -9,6 +9,8 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+from corewise.spec.cache_folder import default_cache
+
 PACKAGE = Path(__file__).resolve().parent.parent
 # What travels; the architecture test holds these to the standard library, numpy and one framework.
 MEASURED_FILES = (
@@ -103,12 +105,6 @@ def _prune(folder: Path) -> None:
                 path.unlink()
             finally:
                 os.close(descriptor)
-
-
-def default_cache() -> Path:
-    """Where Corewise keeps what it can make again."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "corewise"
 
 
 def _write_zip(target: Path, sources: list[tuple[Path, bytes]]) -> None:

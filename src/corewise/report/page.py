@@ -13,6 +13,7 @@ from typing import Any
 from corewise.report.model import Chart, Finding, Report, StudyPart, Table
 from corewise.report.packed import Block, cut_note, packed, packed_tables
 from corewise.report.text import Ids, clean, plain_time, prose
+from corewise.report.vega_script import vega_script
 from corewise.store.aside import written_aside
 
 PAGE_BYTES = 4_900_000  # the whole page, with room to spare below 5 MB
@@ -73,8 +74,8 @@ class _Contents:
 
 def render_page(report: Report) -> str:
     """The page as text: words, charts, tables, styles and scripts in one."""
-    head_script, page_script, vega_script = _asset("theme.js"), _assets(SCRIPTS), _vega_bundle()
-    scripts = (head_script, page_script, vega_script)
+    head_script, page_script, vega = _asset("theme.js"), _assets(SCRIPTS), _vega_script()
+    scripts = (head_script, page_script, vega)
     contents = _contents(report, sum(len(script.encode()) for script in scripts))
     page: str = _template().render(
         report=report,
@@ -87,7 +88,7 @@ def render_page(report: Report) -> str:
         style=_assets(STYLES),
         head_script=head_script,
         page_script=page_script,
-        vega_script=vega_script,
+        vega_script=vega,
     )
     return page
 
@@ -176,12 +177,7 @@ def _assets(names: Sequence[str]) -> str:
     return "\n".join(_asset(name) for name in names)
 
 
-@cache
-def _vega_bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script without imports."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+_vega_script = cache(vega_script)
 
 
 @cache
