@@ -3,13 +3,15 @@
 Random normal input; arrays larger than the cache; numbers checked before they are timed; clocks recorded
 while it computes. Wants torch with CUDA, numpy, and Corewise's source folder; the figures asked for are those
 of an H200. *Cool* are the first steps after a pause, *warm* those after many: products draw all the power a
-GPU may take, and its clock falls.
+GPU may take, and its clock falls. A case takes `--seconds` of steps at the most; what it took to make and
+check its numbers, which come back to the host for it, is told beside.
 
   python benchmarks/kernels_gpu.py --out kernels_gpu.json
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from kernel_runs import kernel_job, machine_line
 
 GIB = 2**30
 COOLING_S, NUM_FIRST = 1.5, 3
+LEAST_STEPS = 5
 # Name: kernel, number format, settings, parameters, work of a step, unit, asked of an H200.
 Case = tuple[str, str, dict[str, str], dict[str, Any], float, str, float | None]
 
@@ -54,10 +57,10 @@ def cases(size: int, size_bytes: int) -> dict[str, Case]:
     return {**memory, **products}
 
 
-def event_times_s(step: Callable[[], None], num_steps: int) -> list[float]:
-    """The time of each step between two events on its stream."""
-    times = []
-    for _ in range(num_steps):
+def event_times_s(step: Callable[[], None], num_steps: int, seconds: float = math.inf) -> list[float]:
+    """The time of each step between two events on its stream; fewer steps where they take longer."""
+    times: list[float] = []
+    while len(times) < num_steps and (len(times) < LEAST_STEPS or sum(times) < seconds):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         step()
@@ -67,17 +70,18 @@ def event_times_s(step: Callable[[], None], num_steps: int) -> list[float]:
     return times
 
 
-def measure(case: Case, num_steps: int) -> dict[str, Any]:
+def measure(case: Case, num_steps: int, seconds: float) -> dict[str, Any]:
     kernel, dtype, settings, args, work, unit, asked = case
+    began = time.perf_counter()
     torch.set_float32_matmul_precision("highest")  # what the case before has set
     job = kernel_job(kernel, "torch", dtype, 1, args, device="cuda", **settings)
     job.step()
     torch.cuda.synchronize()
+    prepared_s = time.perf_counter() - began
     time.sleep(COOLING_S)
     first_s = event_times_s(job.step, NUM_FIRST)  # before power and heat take the clock down
-    for _ in range(max(3, num_steps // 5)):
-        job.step()
-    times_s = event_times_s(job.step, num_steps)
+    event_times_s(job.step, num_steps // 5, seconds / 4)
+    times_s = event_times_s(job.step, num_steps, seconds)
     known = job.facts()
     facts = {name: known[name] for name in known if name.startswith("gpu")}
     job.close()
@@ -94,6 +98,7 @@ def measure(case: Case, num_steps: int) -> dict[str, Any]:
         "reached": None if asked is None else max(first, median) >= asked,
         "first_s": first_s,
         "times_s": times_s,
+        "prepared_s": prepared_s,
         "facts": facts,
     }
 
@@ -105,6 +110,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=16384, help="of the matrices")
     parser.add_argument("--size-bytes", type=int, default=4 * GIB, help="of each array of STREAM")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of the steps of a case, at the most")
     parser.add_argument("--only", help="a word in the names of the cases wanted")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -113,14 +119,16 @@ def main() -> None:
     gpu = torch.cuda.get_device_name()
     figures: dict[str, Any] = {"machine": machine_line(), "gpu": gpu, "torch": torch.__version__}
     print(f"{gpu}, torch {torch.__version__}; {figures['machine']}")
-    print(f"{'':20} {'cool':>9} {'warm':>9} {'best':>9} {'':8} {'asked':>7}  SM MHz, power when warm")
+    rest = "SM MHz, power when warm; made and checked in"
+    print(f"{'':20} {'cool':>9} {'warm':>9} {'best':>9} {'':8} {'asked':>7}  {rest}")
     for name, case in cases(args.size, args.size_bytes).items():
         if args.only and args.only not in name:
             continue
+        print(f"{name:20} ", end="", flush=True)
         try:
-            found = measure(case, args.steps)
+            found = measure(case, args.steps, args.seconds)
         except Exception as problem:  # one format that is not there must not cost the others
-            print(f"{name:20} failed: {type(problem).__name__}: {problem}")
+            print(f"failed: {type(problem).__name__}: {problem}", flush=True)
             figures[name] = {"failed": str(problem)}
             continue
         figures[name] = found
@@ -128,7 +136,8 @@ def main() -> None:
         facts = found["facts"]
         clocks = f"{facts.get('gpu_sm_mhz', '?')}, {facts.get('gpu_power_w', '?')} W"
         rates = " ".join(f"{found[each]:9.3f}" for each in ("first", "median", "best"))
-        print(f"{name:20} {rates} {found['unit']:8} {asked:>7}  {clocks}")
+        made = f"{found['prepared_s']:.1f} s"
+        print(f"{rates} {found['unit']:8} {asked:>7}  {clocks}; {made}", flush=True)
         if args.out is not None:  # after each case, so that an interrupted run leaves what it had
             args.out.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -3,8 +3,10 @@
 Runs from a source folder with torch and numpy alone: python benchmarks/primitives_sum.py --out FILE
 Times are medians over rounds of the low quartile in each, as `corewise primitives` tells them; a case whose
 operators take longer in the model than the step is doubtful, and counts as neither within nor without.
-Every case runs in a fresh process. What FILE holds already is not measured again. On a machine that others
-use, `--threads 1 --cpu-time` counts the process's own CPU time, which they disturb less than the wall clock.
+Every case runs in a fresh process, tells on standard error what it does, begins no round after `--case-s`
+seconds and is given up after three times as long. What FILE holds already is not measured again. On a machine
+that others use, `--threads 1 --cpu-time` counts the process's own CPU time, which they disturb less than the
+wall clock.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ MODES = ("infer", "train")
 LAYOUTS = ("contiguous", "channels_last")
 WITHIN = (0.9, 1.1)
 NUM_WARM_UP = 3
+GIVEN_UP_AFTER = 3  # times the seconds of a case
 
 
 def cases(models: list[str]) -> list[tuple[str, str, str]]:
@@ -47,6 +50,13 @@ def cases(models: list[str]) -> list[tuple[str, str, str]]:
 
 def measure(model: str, mode: str, layout: str, args: argparse.Namespace) -> dict[str, Any]:
     """One case, in this process."""
+    started = time.monotonic()
+
+    def tell(phase: str) -> None:
+        words = f"{time.monotonic() - started:6.1f} s  {model} {mode} {layout}: {phase}"
+        print(words, file=sys.stderr, flush=True)
+
+    tell("importing torch")
     cpus = sorted(os.sched_getaffinity(0))[: args.threads]
     os.sched_setaffinity(0, cpus)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
@@ -65,17 +75,21 @@ def measure(model: str, mode: str, layout: str, args: argparse.Namespace) -> dic
     }  # fmt: skip
     runtime = TorchRuntime()
     runtime.warm()
+    tell(f"making the model and its data, batch {params['batch']}")
     job = runtime.prepare(params, RankContext(0, 1, "", len(cpus)))
+    tell("checking its numbers")
     check = job.check()
     if not check.passed:
         raise SystemExit(
             f"{model} {mode} {layout}: wrong numbers, {check.error:.3g} against {check.reference}"
         )
+    tell("warming up")
     for _ in range(NUM_WARM_UP):
         job.step()
     clock = time.process_time_ns if args.cpu_time else time.perf_counter_ns
     began = time.monotonic()
-    found = break_down(job, params, Effort(num_rounds=args.rounds), clock=clock)  # type: ignore[arg-type]
+    effort = Effort(num_rounds=args.rounds, last_begin_s=args.case_s)
+    found = break_down(job, params, effort, tell, clock)  # type: ignore[arg-type]
     return {
         "model": model, "mode": mode, "layout": layout, "batch": params["batch"], "dtype": args.dtype,
         "device": args.device, "threads": len(cpus), "cpu_time": args.cpu_time,
@@ -134,6 +148,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch-factor", type=float, default=1.0, help="times the usual batches")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case-s", type=float, default=60.0, help="no round of a case begins later")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -151,7 +166,12 @@ def main() -> None:
         if case in done:
             continue
         words = [sys.executable, __file__, *sys.argv[1:], "--one", *case]
-        told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+        limit_s = GIVEN_UP_AFTER * args.case_s
+        try:
+            told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            print(f"{' '.join(case)} given up after {limit_s:.0f} s", file=sys.stderr)
+            continue
         if told.returncode:
             print(f"{' '.join(case)} failed", file=sys.stderr)
             continue

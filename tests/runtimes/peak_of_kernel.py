@@ -1,10 +1,12 @@
-"""Prints the memory that a kernel or primitive announced and took: `peak_of_kernel.py RUNTIME PARAMS SMALL`.
+"""Prints the memory that kernels or primitives announced and took: `peak_of_kernel.py RUNTIME LIST`.
 
-A process of its own for each, so that nothing is left from another one. The framework is started first by
-a small run of the same one, so that its own programs are not counted.
+LIST holds a name, the parameters and those of a small run, for each. Each has a process of its own, so that
+nothing is left from another one, forked as ranks are: the framework has been imported and has done nothing.
+It is started by the small run, so that its own programs are not counted.
 """
 
 import json
+import os
 import sys
 import tempfile
 
@@ -50,14 +52,24 @@ def run(runtime_name: str, params: dict[str, object]) -> None:
         job.close()
 
 
-if __name__ == "__main__":
-    name, given, small = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    real = kernel_job.announced_bytes
-    kernel_job.announced_bytes = lambda *args: note_announced(real(*args))
-    PrimitiveWorkload.lack_of_memory = noted_lack  # type: ignore[method-assign, assignment]
+def peak_of(name: str, given: dict[str, object], small: dict[str, object]) -> dict[str, int]:
     run(name, {**given, **small})
     if not reset_peak():
         sys.exit("the kernel does not reset peaks")
     before = read_memory()["rss_bytes"]
     run(name, given)
-    print(json.dumps({"taken": read_memory()["peak_rss_bytes"] - before, "announced": announced[-1]}))
+    return {"taken": read_memory()["peak_rss_bytes"] - before, "announced": announced[-1]}
+
+
+if __name__ == "__main__":
+    real = kernel_job.announced_bytes
+    kernel_job.announced_bytes = lambda *args: note_announced(real(*args))
+    PrimitiveWorkload.lack_of_memory = noted_lack  # type: ignore[method-assign, assignment]
+    find_runtime(sys.argv[1]).warm()
+    for label, given, small in json.loads(sys.argv[2]):
+        pid = os.fork()
+        if pid == 0:
+            print(json.dumps([label, peak_of(sys.argv[1], given, small)]), flush=True)
+            sys.exit()
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(f"{label} failed")

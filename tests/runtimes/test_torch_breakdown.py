@@ -349,7 +349,7 @@ def test_inputs_in_place_are_kept_as_they_were_before_the_call() -> None:
 )
 def test_inputs_alone_have_the_shape_strides_and_format_of_the_models(made: Callable[[], Any]) -> None:
     given = made()
-    fresh = Maker(1).make(wanted(given, {}), {})
+    fresh = Maker(1).make(wanted(given), {})
     assert (fresh.shape, fresh.stride(), fresh.dtype) == (given.shape, given.stride(), given.dtype)
     assert fresh.data_ptr() != given.data_ptr() or given.numel() == 0
     again = copied(given)
@@ -363,7 +363,7 @@ def test_inputs_alone_have_the_shape_strides_and_format_of_the_models(made: Call
 
 def test_inputs_alone_keep_mean_spread_and_sign() -> None:
     given = torch.rand(10_000) * 3 + 5
-    fresh = Maker(1).make(wanted(given, {}), {})
+    fresh = Maker(1).make(wanted(given), {})
     assert float(fresh.mean()) == pytest.approx(6.5, abs=0.1)
     assert float(fresh.std()) == pytest.approx(float(given.std()), rel=0.1)
     assert bool((fresh >= 0).all())
@@ -371,8 +371,27 @@ def test_inputs_alone_keep_mean_spread_and_sign() -> None:
 
 def test_one_tensor_given_twice_stays_one() -> None:
     x = torch.randn(5)
-    made = Maker(1).make(wanted((x, x), {}), {})
+    made = Maker(1).make(wanted((x, x)), {})
     assert made[0].data_ptr() == made[1].data_ptr()
+
+
+def test_views_that_lie_between_each_other_stay_views_of_one_memory() -> None:
+    packed = torch.randn(2, 5, 3, 4)
+    queries, keys, values = packed.permute(2, 0, 1, 3)
+    made: dict[int, Any] = {}
+    fresh = Maker(1).make(wanted((queries, [keys], {"values": values})), made)
+    flat = [fresh[0], fresh[1][0], fresh[2]["values"]]
+    assert [each.data_ptr() - flat[0].data_ptr() for each in flat] == [0, 16, 32]
+    assert [each.stride() for each in flat] == [keys.stride()] * 3
+    [memory] = made.values()
+    assert memory.numel() == packed.numel()
+
+
+def test_tensors_side_by_side_in_one_storage_get_memory_of_their_own() -> None:
+    both = torch.randn(2, 8)
+    made: dict[int, Any] = {}
+    Maker(1).make(wanted((both[0], both[1])), made)
+    assert [each.numel() for each in made.values()] == [8, 8]
 
 
 def test_the_sets_of_inputs_exceed_the_cache_and_differ() -> None:
@@ -424,6 +443,39 @@ def test_what_the_model_used_a_moment_before_lies_in_the_cache() -> None:
     product, negated = watch.met.values()
     assert product.inputs_cached == [0, 0]
     assert negated.inputs_cached == [2]
+
+
+def test_a_part_of_what_was_just_written_lies_in_the_cache_and_the_rest_of_a_table_does_not() -> None:
+    x, weights = torch.randn(6, 8), torch.randn(8, 12)
+    table = torch.randn(50, 1000)  # twice what the cache holds, but views of it touch nothing
+    watch = Watch(lambda: 0, 100_000, 0)
+
+    def step() -> None:
+        queries, keys, values = torch.mm(x, weights).view(6, 3, 4).unbind(1)
+        torch.sum(table[:, :8])  # touches a cache line of every row
+        torch.addcmul(queries, keys, values)
+        torch.neg(table[:, 1:9])
+
+    with watch, torch.no_grad():
+        step()
+        with watch.tracking():
+            step()
+            step()
+    by_name = {each.description["operator"]: each for each in watch.met.values()}
+    assert by_name["addcmul"].inputs_cached == [2, 2, 2]
+    assert by_name["neg"].inputs_cached == [1]  # only where the step before has left it
+
+
+def test_a_breakdown_tells_how_far_it_is_and_begins_no_round_too_late(
+    params: Params, alone: RankContext, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakdown_rounds, "TELL_EVERY_S", 0.0)
+    asked = params(workload=write(NETWORK), batch=2)
+    job, told = prepare(asked, alone), list[str]()
+    job.step()
+    found = break_down(job, asked, replace(BRIEF, num_rounds=5, last_begin_s=0.0), told.append)
+    assert len(found.sums_over_steps) == 1
+    assert any("round 1 of 5: 3 of " in phase and phase.endswith(" primitives alone") for phase in told)
 
 
 def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ def arrays(request: pytest.FixtureRequest, need: Need) -> Any:
 
 
 def fresh(shape: tuple[int, ...], dtype: str = "float64") -> Any:
-    random = np.random.default_rng()
-    drawn = random.standard_normal(shape)
+    drawn = np.random.standard_normal(shape)
     return (
-        (drawn + 1j * random.standard_normal(shape)).astype(dtype)
+        (drawn + 1j * np.random.standard_normal(shape)).astype(dtype)
         if "complex" in dtype
         else drawn.astype(dtype)
     )

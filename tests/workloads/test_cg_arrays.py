@@ -23,12 +23,12 @@ def arrays(request: pytest.FixtureRequest, need: Need) -> Any:
 
 
 def fresh(*shape: int) -> Any:
-    return np.random.default_rng().standard_normal(shape)
+    return np.random.standard_normal(shape)
 
 
 def random_csr(num_rows: int, num_columns: int) -> tuple[Any, Any, Any, Any]:
     """A sparse matrix with one to ten entries in a row, as CSR with 32-bit indices and as it is."""
-    random = np.random.default_rng()
+    random = np.random.default_rng([num_rows, num_columns])
     dense = np.zeros((num_rows, num_columns))
     for row in dense:
         chosen = random.choice(num_columns, random.integers(1, 11), replace=False)

@@ -38,7 +38,7 @@ PATIENCE_S = 60
 
 
 def a_checkpoint(iteration: int = 4) -> Checkpoint:
-    fresh = np.random.default_rng().standard_normal
+    fresh = np.random.default_rng(iteration).standard_normal
     state = State(iteration, fresh(27), fresh(27), fresh(27), fresh(iteration + 1) ** 2)
     return Checkpoint(state, PROBLEM, {"num_threads": 2})
 

@@ -18,7 +18,7 @@ from corewise.runtimes.base import Infeasible
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.workloads.kernels import fft_merge, fft_streamed, fft_tiles
 from corewise.workloads.kernels.base import Setup
-from corewise.workloads.kernels.fft import FFT
+from corewise.workloads.kernels.fft import FFT, TILES_BESIDE_BYTES
 from corewise.workloads.kernels.fft_check import check_transform, host_product, sums_by_definition
 from corewise.workloads.kernels.fft_merge import Cut, twiddles
 from corewise.workloads.kernels.roots_of_unity import roots_of_unity
@@ -96,6 +96,7 @@ def test_direct_takes_any_length(arrays: Any, tmp_path: Path, size: int) -> None
         (45, 15),
         (3 * 7 * 11 * 13, 77),
         (2**17, 2),
+        (2**17, 16),
         (2**17, 32),
     ],
 )
@@ -204,6 +205,34 @@ def test_phases_of_tiles_are_in_the_facts(arrays: Any, tmp_path: Path) -> None:
     )
 
 
+class Counting(NumpyArrays):
+    """NumPy that counts what is multiplied element by element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_multiplied = 0
+
+    def multiply(self, a: Any, b: Any, out: Any = None) -> Any:
+        self.num_multiplied += a.size
+        return super().multiply(a, b, out)
+
+
+@pytest.mark.parametrize("num_tiles", [8, 16])
+def test_the_merge_of_few_tiles_multiplies_every_number_once_with_its_factor(
+    tmp_path: Path, num_tiles: int
+) -> None:
+    arrays = Counting()
+    run = built(arrays, tmp_path, size=2**19, method="tiles", num_tiles=num_tiles)  # several blocks
+    arrays.num_multiplied = 0
+    run.step()
+    assert arrays.num_multiplied == 2**19
+
+
+def test_what_lies_beside_the_signal_stays_small_with_many_threads() -> None:
+    assert fft_merge.block_elements("cpu", 64, 1) == fft_merge.BLOCK_ELEMENTS["cpu"]
+    assert all(2 * 16 * fft_merge.block_elements("cpu", n, 192) <= TILES_BESIDE_BYTES for n in (16, 64))
+
+
 def test_twiddles_of_a_block_are_those_of_the_whole() -> None:
     cut = Cut(2**31, 64)
     start = 2**24 + 5
@@ -284,7 +313,7 @@ import shutil, sys
 from corewise.runtimes.base import NotNow
 from corewise.runtimes.numpy.arrays import NumpyArrays
 from corewise.workloads.kernels.base import Setup
-from corewise.workloads.kernels.fft import FFT
+from corewise.workloads.kernels.fft import FFT, TILES_BESIDE_BYTES
 import os
 usage = shutil.disk_usage
 shutil.disk_usage = lambda folder: usage("/dev/shm")._replace(free=2**40)  # room as it was a moment ago

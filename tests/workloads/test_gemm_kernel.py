@@ -96,6 +96,21 @@ def test_the_check_reads_large_matrices_in_blocks(tmp_path: Path, monkeypatch: p
     assert not GEMM.build(Setup(Spoilt(one_element), "float64", args, 0, str(tmp_path), 1)).check().passed
 
 
+class Apart(Spoilt):
+    """Arrays of a device that is not the host: several threads read them back."""
+
+    device = "cuda"
+
+
+@pytest.mark.parametrize(("change", "passes"), [(lambda product: None, True), (one_element, False)])
+def test_a_product_that_comes_back_from_a_device_is_checked_whole(
+    change: Any, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corewise.workloads.kernels.gemm.BLOCK_BYTES", 8 * 33 * 7)
+    setup = Setup(Apart(change), "float64", {"m": 40, "n": 33, "k": 210}, 0, str(tmp_path), 1)
+    assert GEMM.build(setup).check().passed is passes
+
+
 class Short(NumpyArrays):
     """NumPy whose numbers are rounded to bfloat16, with something done to the product."""
 
@@ -122,7 +137,7 @@ def short(array: Any) -> Any:
 
 
 def zero_in_every_row(product: Any) -> None:
-    columns = np.random.default_rng().integers(0, product.shape[1], product.shape[0])
+    columns = np.random.default_rng(0).integers(0, product.shape[1], product.shape[0])
     product[np.arange(product.shape[0]), columns] = 0
 
 

@@ -1,5 +1,6 @@
 """STREAM's counts, sizes and check."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,40 @@ def test_nothing_written_fails_the_check(tmp_path: Path) -> None:
 
     setup = Setup(Idle(), "float32", {"operation": "copy", "size_bytes": 4000}, 0, str(tmp_path), 1)
     assert not STREAM.build(setup).check().passed
+
+
+class Apart(Spoilt):
+    """Arrays of a device that is not the host."""
+
+    device = "cuda"
+
+    def __init__(self, place: int, change: float) -> None:
+        super().__init__(place, change)
+        self.readers: set[int] = set()
+        self.both = threading.Barrier(2)
+
+    def to_host(self, array: Any) -> Any:
+        if threading.get_ident() not in self.readers:
+            self.readers.add(threading.get_ident())
+            if len(self.readers) <= 2:
+                self.both.wait(60)
+        return super().to_host(array)
+
+
+@pytest.mark.parametrize(("change", "passes"), [(0.0, True), (1e-6, False)])
+def test_what_comes_back_from_a_device_is_compared_by_several_threads(
+    change: float, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    arrays = Apart(2**19 + 5, change)
+    setup = Setup(arrays, "float64", {"size_bytes": 8 * (2**20 + 11)}, 0, str(tmp_path), 1)
+    assert STREAM.build(setup).check().passed is passes
+    assert len(arrays.readers) == 2
+
+
+def test_a_device_apart_is_not_measured_by_the_caches_of_the_host(tmp_path: Path) -> None:
+    setup = Setup(Apart(0, 0.0), "float32", {"size_bytes": 4000}, 0, str(tmp_path), 1)
+    assert STREAM.build(setup).facts() == {"array_bytes": 4000}
 
 
 def test_facts_state_the_size_beside_the_caches(tmp_path: Path) -> None:

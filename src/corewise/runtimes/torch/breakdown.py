@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from typing import Any, Callable, Dict, Mapping
@@ -69,12 +70,17 @@ def break_down(
             job.step()
     timer = run_alone_on_gpu if on_gpu else run_alone
     measured = Measured(job, watch, checked, effort, timer, clock, cache_bytes, on_gpu)
-    while measured.num_rounds < effort.num_rounds:
+    while not measured.is_done():
         again = f", {measured.num_repeated} disturbed and repeated" if measured.num_repeated else ""
-        tell(f"measuring, round {measured.num_rounds + 1} of {effort.num_rounds}{again}")
-        measured.round()
+        phase = f"measuring, round {measured.num_rounds + 1} of {effort.num_rounds}{again}"
+        tell(phase)
+        measured.round(functools.partial(_tell_more, tell, phase))
     call_cost_s = 0.0 if on_gpu else _call_cost_s(clock)
     return measured.breakdown(call_cost_s, str(params["device"]))
+
+
+def _tell_more(tell: Callable[[str], None], phase: str, words: str) -> None:
+    tell(f"{phase}: {words}")
 
 
 def check(watch: Watch) -> Checked:

@@ -6,10 +6,13 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+import operator
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+
+from corewise.runtimes.torch.breakdown_work import tensors_in
 
 POOL_ELEMENTS = (
     2**22
@@ -30,28 +33,60 @@ class Wanted:
     values: Optional[Tensor] = (
         None  # of whole numbers and truth values, which cannot be drawn: indices, masks
     )
-    place: int = 0  # tensors of one call with the same place are one tensor
+    place: int = 0  # tensors of one call with the same place share memory
+    offset: int = 0  # elements of that memory before its own
+    held: int = 0  # elements of that memory; 0: its own alone
 
     @property
     def extent(self) -> int:
-        """Elements from the first to the last in memory."""
-        return extent_of(self.size, self.stride)
+        """Elements of its memory from the first to the last."""
+        return max(self.held, self.offset + extent_of(self.size, self.stride))
 
     @property
     def num_bytes(self) -> int:
         return self.extent * self.dtype.itemsize
 
 
-def wanted(value: Any, met: Dict[int, Wanted]) -> Any:
-    """The arguments with a `Wanted` for each tensor; `met` holds those found so far, by identity."""
+def wanted(value: Any) -> Any:
+    """The arguments with a `Wanted` for each tensor; views that lie between each other stay views of one."""
+    found: Dict[int, Tensor] = {id(each): each for each in tensors_in(value)}
+    met = {number: _wanted_tensor(each, place) for place, (number, each) in enumerate(found.items())}
+    for together in _interwoven([found[number] for number, each in met.items() if each.values is None]):
+        begins = [int(each.storage_offset()) for each in together]
+        held = max(map(operator.add, begins, map(_reach, together))) - min(begins)
+        place = met[id(together[0])].place
+        for each, begin in zip(together, begins):
+            own = met[id(each)]
+            met[id(each)] = dataclasses.replace(own, place=place, offset=begin - min(begins), held=held)
+    return _replaced(value, met)
+
+
+def _interwoven(tensors: Sequence[Tensor]) -> List[List[Tensor]]:
+    """Tensors of one storage that together reach over less memory than one by one: queries and keys."""
+    by_storage: Dict[Any, List[Tensor]] = {}
+    for each in tensors:
+        by_storage.setdefault((each.untyped_storage().data_ptr(), each.dtype), []).append(each)
+    found = []
+    for together in by_storage.values():
+        begins = [int(each.storage_offset()) for each in together]
+        whole = max(map(operator.add, begins, map(_reach, together))) - min(begins)
+        if len(together) > 1 and whole < sum(map(_reach, together)):
+            found.append(together)
+    return found
+
+
+def _reach(tensor: Tensor) -> int:
+    """Elements of memory from its first to its last."""
+    return extent_of(tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _replaced(value: Any, met: Mapping[int, Wanted]) -> Any:
     if isinstance(value, Tensor):
-        if id(value) not in met:
-            met[id(value)] = _wanted_tensor(value, len(met))
         return met[id(value)]
     if isinstance(value, (list, tuple)):
-        return type(value)(wanted(each, met) for each in value)
+        return type(value)(_replaced(each, met) for each in value)
     if isinstance(value, Mapping):
-        return {name: wanted(each, met) for name, each in value.items()}
+        return {name: _replaced(each, met) for name, each in value.items()}
     return value
 
 
@@ -131,7 +166,7 @@ class Maker:
         if isinstance(args, Wanted):
             if args.place not in made:
                 made[args.place] = self._filled(args)
-            return made[args.place].as_strided(args.size, args.stride)
+            return made[args.place].as_strided(args.size, args.stride, args.offset)
         if isinstance(args, (list, tuple)):
             return type(args)(self.make(each, made) for each in args)
         if isinstance(args, Mapping):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corewise.runtimes.torch.breakdown_flops import flops_of, is_tagged_one_pass
-from corewise.runtimes.torch.breakdown_inputs import Wanted, copied, wanted
+from corewise.runtimes.torch.breakdown_inputs import copied, extent_of, wanted
 from corewise.runtimes.torch.breakdown_traffic import traffic
 from corewise.runtimes.torch.breakdown_work import (
     VIEWS,
@@ -125,8 +125,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         num_bytes = 2 * sum(span_bytes(each) for each in inputs)
         is_sampled = num_bytes <= self._sample_bytes and not any(word in name for word in NOT_COMPARED)
-        remembered: Dict[int, Wanted] = {}
-        kept_args, kept_kwargs = wanted((args, dict(kwargs)), remembered)
+        kept_args, kept_kwargs = wanted((args, dict(kwargs)))
         given = copied((args, dict(kwargs))) if is_sampled else None
         before = {each.untyped_storage().data_ptr() for each in inputs}
         made = func(*args, **kwargs)
@@ -156,10 +155,26 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         met.num_new_pages += num_faults() - pages_before
         outputs = [each for each in tensors_in(made) if not any(each is given for given in inputs)]
         met.outputs_cached += bool(outputs) and track.holds(max(outputs, key=span_bytes))
-        track.used(inputs, outputs)
+        if met.description["category"] != "view":  # a view touches nothing
+            track.used(inputs, outputs)
         met.num_tracked += 1
         met.inputs_cached = [a + b for a, b in zip(met.inputs_cached or [0] * len(cached), cached)]
         return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Use:
+    """A stretch of memory that an operator read or wrote, and when, in bytes used before."""
+
+    begin: int
+    end: int
+    is_whole: bool  # most of what lies between was used; else only every so many bytes
+    at: int
+
+    def covers(self, other: _Use) -> bool:
+        if self.is_whole:
+            return self.begin <= other.begin and other.end <= self.end
+        return (self.begin, self.end) == (other.begin, other.end)
 
 
 class _Distances:
@@ -168,20 +183,35 @@ class _Distances:
     def __init__(self, cache_bytes: int) -> None:
         self._cache_bytes = cache_bytes
         self._so_far = 0
-        self._used_at: Dict[int, int] = {}
+        self._uses: Dict[int, List[_Use]] = {}  # by the storage; of those that cover each other the last
 
     def holds(self, tensor: Tensor) -> bool:
-        """True when all of the tensor was used so lately that it is still there."""
-        last = self._used_at.get(tensor.data_ptr())
-        return last is not None and self._so_far - last + span_bytes(tensor) <= self._cache_bytes
+        """True when all of the tensor was used so lately that it is still there, maybe as part of another."""
+        asked = _use(tensor, self._so_far)
+        made_at = [each.at for each in self._uses.get(_storage(tensor), ()) if each.covers(asked)]
+        return bool(made_at) and self._so_far - max(made_at) + span_bytes(tensor) <= self._cache_bytes
 
     def used(self, inputs: List[Tensor], outputs: List[Tensor]) -> None:
         """Inputs count as read first and results as written last, so that large ones drive others out."""
         for each in inputs:
-            self._used_at[each.data_ptr()] = self._so_far + span_bytes(each)
+            self._note(each, self._so_far + span_bytes(each))
         self._so_far += sum(span_bytes(each) for each in (*inputs, *outputs))
         for each in outputs:
-            self._used_at[each.data_ptr()] = self._so_far
+            self._note(each, self._so_far)
+
+    def _note(self, tensor: Tensor, at: int) -> None:
+        made, before = _use(tensor, at), self._uses.get(_storage(tensor), ())
+        self._uses[_storage(tensor)] = [*(each for each in before if not made.covers(each)), made]
+
+
+def _use(tensor: Tensor, at: int) -> _Use:
+    reach_bytes = extent_of(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+    begin = tensor.data_ptr()
+    return _Use(begin, begin + reach_bytes, 2 * span_bytes(tensor) > reach_bytes, at)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def signatures(func: Any, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:

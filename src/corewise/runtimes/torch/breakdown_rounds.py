@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import math
 import os
 import statistics
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import torch
 
@@ -24,6 +25,7 @@ from corewise.runtimes.torch.job import ModuleJob
 from corewise.workloads.breakdown import Breakdown, Primitive, low_quartile, typical
 
 MIN_CALLS, MAX_CALLS = 3, 30  # of each primitive alone, in each round
+TELL_EVERY_S = 2.0
 SEED = 77
 
 
@@ -36,6 +38,7 @@ class Effort:
     seconds_of_calls: float = 0.05  # of each primitive alone, in each round
     max_steps: int = 20
     max_repeats: int = 2  # of rounds that were disturbed, in all
+    last_begin_s: float = math.inf  # no round but the first begins later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,28 +87,43 @@ class Measured:
         self._cached_share: Dict[Key, float] = {}
         self._why_not: Dict[Key, str] = dict(checked.wrong)
         self._maker = Maker(SEED)
+        self._began = time.monotonic()
 
     @property
     def num_rounds(self) -> int:
         """Those that count."""
         return len(self._rounds)
 
-    def round(self) -> None:
+    def round(self, tell: Callable[[str], None] = lambda _words: None) -> None:
         """Steps and watched steps by turns, primitives alone, steps; a disturbed round is set aside."""
         found = Round()
         cpus = sorted(os.sched_getaffinity(0))
         with Disturbance(cpus) as probe:
             self._steps(found, watched=True)
             gc.collect()
-            for key, met in list(self._watch.met.items()):
-                with as_called(met):
-                    self._run_alone(found, key, met)
+            self._all_alone(found, tell)
             self._steps(found, watched=False)
         found.notes = tuple(disturbances(probe.metrics, len(cpus)))
-        if found.notes and self.num_repeated < self._effort.max_repeats:
+        if found.notes and self.num_repeated < self._effort.max_repeats and not self._is_late():
             self.num_repeated += 1
         else:
             self._rounds.append(found)
+
+    def is_done(self) -> bool:
+        """True when all rounds are measured, or it is too late to begin another."""
+        return self.num_rounds >= self._effort.num_rounds or (bool(self._rounds) and self._is_late())
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._began > self._effort.last_begin_s
+
+    def _all_alone(self, found: Round, tell: Callable[[str], None]) -> None:
+        all_met, told_at = list(self._watch.met.items()), time.monotonic()
+        for number, (key, met) in enumerate(all_met):
+            if time.monotonic() - told_at >= TELL_EVERY_S:
+                tell(f"{number} of {len(all_met)} primitives alone")
+                told_at = time.monotonic()
+            with as_called(met):
+                self._run_alone(found, key, met)
 
     def _steps(self, found: Round, watched: bool) -> None:
         """Steps that nobody watches; between them, where asked, as many that are watched."""

@@ -7,6 +7,7 @@ argument (`data`): closed over, it would be copied into the program.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any, List, Protocol, Tuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from corewise.workloads.kernels.cg_stencil import (
     stencil_product,
     stencil_rows,
 )
+from corewise.workloads.kernels.host_blocks import over_blocks
 
 MATRICES = ("dense", "csr", "matrix-free")
 LARGEST_BLOCK = 2**30  # elements: a vendor's product of a larger block runs at half its speed
@@ -140,12 +142,17 @@ class Dense:
 
     def reference(self, x: Any) -> Any:
         """By columns: the sum of rows times elements, which also needs the matrix to be symmetric."""
-        product = np.zeros((len(x), self._size))
+        product, adding = np.zeros((len(x), self._size)), threading.Lock()
         step = max(1, HOST_BLOCK_BYTES // (8 * self._size))
         for (first, last), block in zip(self._rows, self.data):
-            for row in range(first, last, step):
+
+            def add(row: int, first: int = first, last: int = last, block: Any = block) -> None:
                 rows = self._arrays.to_host(block[row - first : min(last, row + step) - first])
-                product += x[:, row : row + len(rows)] @ rows
+                part = x[:, row : row + len(rows)] @ rows
+                with adding:
+                    np.add(product, part, out=product)
+
+            over_blocks(add, range(first, last, step), self._arrays.device)
         return product
 
     def eigenvalues(self) -> Tuple[float, float]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from corewise.runtimes.base import Check
+from corewise.workloads.kernels.host_blocks import over_blocks
 from corewise.workloads.kernels.roots_of_unity import roots_of_unity
 
 UNIT_ROUNDOFF = {"complex128": 2.0**-53, "complex64": 2.0**-24}
@@ -46,14 +47,14 @@ def sums_by_definition(signal: Any, size: int, frequencies: Any, multiply: Produ
 
 
 def check_transform(
-    signal: Any, transform: Any, size: int, dtype: str, to_host: Callable[[Any], Any]
+    signal: Any, transform: Any, size: int, dtype: str, to_host: Callable[[Any], Any], device: str = "cpu"
 ) -> Check:
     """Some frequencies from the whole signal, and some samples of the signal from the whole transform.
 
     A sample depends on every value of the transform, so an error anywhere shows. The framework under test
     does nothing here but hand its numbers out.
     """
-    multiply = functools.partial(host_product, to_host=to_host)
+    multiply = functools.partial(host_product, to_host=to_host, device=device)
     random = np.random.default_rng()
     chosen = random.integers(0, size, (2, NUM_CHECKED))
     scale = math.sqrt(float(np.mean(np.abs(to_host(signal[:NUM_SCALED]).astype(np.complex128)) ** 2)))
@@ -69,14 +70,21 @@ def check_transform(
     return Check(float(np.max(errors)), tolerance, "sums by the definition, of frequencies and of samples")
 
 
-def host_product(values: Any, length: int, matrix: Any, to_host: Callable[[Any], Any] = np.asarray) -> Any:
+def host_product(
+    values: Any,
+    length: int,
+    matrix: Any,
+    to_host: Callable[[Any], Any] = np.asarray,
+    device: str = "cpu",
+) -> Any:
     """Rows of that length times a matrix, in complex128 on the host, a part of the rows at a time."""
     num_values = max(1, HOST_BLOCK // length) * length
-    parts = []
-    for start in range(0, int(values.shape[0]), num_values):
+
+    def multiplied(start: int) -> Any:
         part = to_host(values[start : start + num_values])
-        parts.append(part.astype(np.complex128).reshape(-1, length) @ matrix)
-    return np.concatenate(parts)
+        return part.astype(np.complex128, copy=False).reshape(-1, length) @ matrix
+
+    return np.concatenate(over_blocks(multiplied, range(0, int(values.shape[0]), num_values), device))
 
 
 def facts_of_phases(phases_s: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Deque, Dict, Mapping
 from corewise.runtimes.base import Check
 from corewise.workloads.kernels.base import Setup
 from corewise.workloads.kernels.fft_check import check_transform, facts_of_phases
-from corewise.workloads.kernels.fft_merge import BLOCK_ELEMENTS, Cut, Merge, dft_matrix, twiddles
+from corewise.workloads.kernels.fft_merge import Cut, Merge, block_elements, dft_matrix, twiddles
 from corewise.workloads.kernels.framework_pieces import pieces_of
 
 GROUP_ELEMENTS = {"cpu": 2**20, "cuda": 2**27}  # of a thread: the copies a framework makes stay small
@@ -51,7 +51,8 @@ class DeviceTransform(abc.ABC):
     def check(self) -> Check:
         self.step()
         out = reshaped(self._arrays, self._out, (self._size,))
-        return check_transform(self._x, out, self._size, self._dtype, self._arrays.to_host)
+        arrays = self._arrays
+        return check_transform(self._x, out, self._size, self._dtype, arrays.to_host, arrays.device)
 
     def close(self) -> None:
         self._x = self._out = None
@@ -77,7 +78,7 @@ class TilesInPlace(DeviceTransform):
         self._out = arrays.zeros((cut.num_tiles, cut.tile_size), setup.dtype)
         num_threads = setup.num_threads if arrays.device == "cpu" else 1
         self._at_once = max(1, num_threads * GROUP_ELEMENTS[arrays.device] // cut.tile_size)
-        self._width = cut.width(num_threads * BLOCK_ELEMENTS[arrays.device])
+        self._width = cut.width(block_elements(arrays.device, cut.num_tiles, num_threads))
         self._merge = Merge(arrays, self._pieces, setup.dtype, cut, self._width)
         self._scratch = self._merge.scratch()
 

@@ -6,6 +6,7 @@ Measured side: standard library and numpy only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from corewise.runtimes.base import Check
 from corewise.workloads.base import Work
 from corewise.workloads.kernels.base import DTYPE_BYTES, RUNTIMES, KernelRun, Setup
+from corewise.workloads.kernels.host_blocks import over_blocks
 from corewise.workloads.kernels.parameters import whole_number, with_defaults
 from corewise.workloads.primitives.matmul import product_tolerance
 from corewise.workloads.primitives.product_check import checking_vector
@@ -142,20 +144,27 @@ class GemmRun:
         """The matrix times x in float64 and the squares of both multiplied, a block of rows at a time; with
         rows at its left, these times the matrix and their squares times its squares too."""
         step = max(1, BLOCK_BYTES // (8 * matrix.shape[1]))
-        products, squares = [], []
         of_left = [] if left is None else [np.zeros((len(left), matrix.shape[1])) for _ in range(2)]
-        for start in range(0, matrix.shape[0], step):
+        adding = threading.Lock()
+
+        def multiplied(start: int) -> Tuple[Any, Any]:
             block = self._read(matrix, start, start + step)
-            products.append(block @ x)
-            for power, total in enumerate(of_left, start=1):
-                part = left[:, start : start + step]  # type: ignore[index]
-                total += part**power @ (block if power == 1 else block * block)
-            block *= block
-            squares.append(block @ x_squared)
+            product = block @ x
+            parts = [] if left is None else [left[:, start : start + step] @ block]
+            block *= block  # ours: `to_host` has made it
+            if left is not None:
+                parts.append(left[:, start : start + step] ** 2 @ block)
+            with adding:
+                for total, part in zip(of_left, parts):
+                    total += part
+            return product, block @ x_squared
+
+        starts = range(0, matrix.shape[0], step)
+        products, squares = zip(*over_blocks(multiplied, starts, self._arrays.device))
         return np.concatenate(products), np.concatenate(squares), *of_left
 
     def _read(self, matrix: Any, start: int, stop: int) -> Any:
-        return self._arrays.to_host(matrix[start:stop]).astype(np.float64)
+        return self._arrays.to_host(matrix[start:stop]).astype(np.float64, copy=False)
 
     def facts(self) -> Mapping[str, Any]:
         return {"output_dtype": OUTPUT.get(self._setup.dtype, self._setup.dtype)}

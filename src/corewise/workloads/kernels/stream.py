@@ -17,6 +17,7 @@ from corewise.runtimes.base import Check, Infeasible
 from corewise.workloads.base import Work
 from corewise.workloads.kernels.base import DTYPE_BYTES, RUNTIMES, KernelRun, Setup
 from corewise.workloads.kernels.caches import last_level_cache_bytes
+from corewise.workloads.kernels.host_blocks import over_blocks
 from corewise.workloads.kernels.parameters import one_of, whole_number, with_defaults
 
 # Operation: arrays passed over, and operations on each element.
@@ -119,16 +120,19 @@ class StreamRun:
     def check(self) -> Check:
         """Every element computed again in float64, a block at a time."""
         self.step()
-        num_elements = self._out.shape[0]
-        error, was_written = 0.0, False
-        for start in range(0, num_elements, BLOCK_ELEMENTS):
-            written = self._read(self._out, start)
-            wanted, scale = _expected(self._operation, [self._read(each, start) for each in self._inputs])
-            error = float(np.maximum(error, np.max(np.abs(written - wanted) / scale)))  # NaN stays
-            was_written = was_written or bool(np.any(written))
-        if num_elements > 1 and not was_written:
+        num_elements = int(self._out.shape[0])
+        starts = range(0, num_elements, BLOCK_ELEMENTS)
+        errors, were_written = zip(*over_blocks(self._compared, starts, self._arrays.device))
+        error = float(np.max(errors))  # NaN stays
+        if num_elements > 1 and not any(were_written):
             error = float("nan")
         return Check(error, 4 * UNIT_ROUNDOFF[self._dtype], f"all {num_elements} elements in float64")
+
+    def _compared(self, start: int) -> Tuple[float, bool]:
+        """The largest error in a block, and whether anything but zeros was written there."""
+        written = self._read(self._out, start)
+        wanted, scale = _expected(self._operation, [self._read(each, start) for each in self._inputs])
+        return float(np.max(np.abs(written - wanted) / scale)), bool(np.any(written))
 
     def _read(self, array: Any, start: int) -> Any:
         """A block of the array in float64."""
@@ -147,6 +151,8 @@ class StreamRun:
 
     def facts(self) -> Mapping[str, Any]:
         size_bytes = self._out.shape[0] * DTYPE_BYTES[self._dtype]
+        if self._arrays.device != "cpu":
+            return {"array_bytes": size_bytes}  # the host's caches are not on its way
         cache_bytes = last_level_cache_bytes()
         known = {} if cache_bytes is None else {"last_level_cache_bytes": cache_bytes}
         return {
