@@ -126,6 +126,29 @@ def test_a_planned_ensemble_gives_what_the_module_gives() -> None:
             fast.close()
 
 
+def test_slices_put_together_lie_in_memory_as_the_whole_does() -> None:
+    class First(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.LSTM(6, 5, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y, _ = self.layer(x)
+            return y, y.transpose(0, 1).view(-1)  # which needs them so
+
+    module, x = First().double(), torch.randn(64, 9, 6, dtype=torch.float64)
+    captured = capture(module, (x,), {}, CORES)
+    assert captured.program.is_cut
+    assert_alike(module, captured, x)
+    with torch.no_grad():
+        fast = malleable(module, (x,), run="planned", planning_s=0.1, keep=False)
+        try:
+            assert [one.stride() for one in fast(x)] == [one.stride() for one in module(x)]
+            assert fast.timeline()
+        finally:
+            fast.close()
+
+
 def test_a_planned_ensemble_trains_as_the_module_does() -> None:
     module, x = Ensemble(), torch.randn(64, 9, 6)
     module(x).square().mean().backward()

@@ -1,8 +1,24 @@
 """Which candidate runs: the fastest if it is so for sure, else the module itself."""
 
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
+import pytest
+
+from corewise.dataflow import choose
 from corewise.dataflow.choose import best_of, timed_in_turns, typical
+
+
+@pytest.fixture
+def spend(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass on the clock that candidates are timed with, which nothing else moves."""
+    now_s = [0.0]
+
+    def passed(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(choose, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    return passed
 
 
 def test_plain_wins_ties_and_small_gains() -> None:
@@ -28,12 +44,12 @@ def test_the_best_of_several_plans_runs() -> None:
     assert typical([1.0, 2.0]) == 1.5
 
 
-def test_all_are_timed_in_turns_and_slow_ones_drop_out() -> None:
+def test_all_are_timed_in_turns_and_slow_ones_drop_out(spend: Callable[[float], None]) -> None:
     called: list[str] = []
 
     def candidate(name: str, seconds: float) -> None:
         called.append(name)
-        time.sleep(seconds)
+        spend(seconds)
 
     times = timed_in_turns(
         {"plain": lambda: candidate("plain", 0.002), "slow": lambda: candidate("slow", 0.02)}, budget_s=5.0
@@ -42,8 +58,8 @@ def test_all_are_timed_in_turns_and_slow_ones_drop_out() -> None:
     assert len(times["plain"]) > len(times["slow"]) >= 3
 
 
-def test_where_calls_take_long_only_the_best_rival_is_timed_again() -> None:
+def test_where_calls_take_long_only_the_best_rival_is_timed_again(spend: Callable[[float], None]) -> None:
     waits = {"plain": 0.01, "good": 0.005, "bad": 0.02}
-    times = timed_in_turns({name: lambda s=s: time.sleep(s) for name, s in waits.items()}, budget_s=0.01)
+    times = timed_in_turns({name: lambda s=s: spend(s) for name, s in waits.items()}, budget_s=0.01)
     assert len(times["bad"]) == 1
     assert len(times["good"]) == len(times["plain"]) == 3

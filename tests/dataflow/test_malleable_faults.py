@@ -161,18 +161,28 @@ def test_memory_that_runs_out_in_a_branch_raises_as_in_plain(planned: Make) -> N
 
 
 def test_an_interrupt_ends_the_call_and_leaves_all_usable() -> None:
+    runs, sent = threading.Event(), threading.Event()
+
     def slow() -> Tensor:
         x = torch.randn(300, 300)
-        end = time.monotonic() + 0.5
+        runs.set()
+        while not sent.is_set():
+            x = (x @ x) / 300
+        end = time.monotonic() + 0.3  # within it the signal reaches the caller
         while time.monotonic() < end:
             x = (x @ x) / 300
         return x
 
-    timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+    def interrupt() -> None:
+        runs.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        sent.set()
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
     with pytest.raises(KeyboardInterrupt):
         parallel(slow, slow)
-    timer.join()
+    sender.join()
     assert parallel(lambda: 1, lambda: 2) == (1, 2)
     close_parallel()
 
@@ -197,6 +207,57 @@ def test_several_callers_get_their_own_results(planned: Make) -> None:
     for caller in callers:
         caller.join()
     assert wrong == []
+
+
+def test_a_call_waits_while_another_thread_captures(planned: Make) -> None:
+    quick, x = Wide().eval(), torch.randn(4, 16)
+    found: list[Tensor] = []
+    meanwhile: list[int] = []
+    fast, expected = planned(quick, x), quick(x)
+
+    class Starts(Wide):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.compiler.is_compiling() and not other.ident:
+                other.start()
+                time.sleep(0.5)
+                meanwhile.append(len(found))
+            return super().forward(x)
+
+    other = threading.Thread(target=lambda: found.append(fast(x)))
+    with torch.no_grad():
+        assert planned(Starts().eval(), torch.randn(4, 16)).explain()
+    other.join(60)
+    assert meanwhile == [0]
+    torch.testing.assert_close(found, [expected])
+
+
+def test_a_module_is_not_captured_while_another_thread_runs_it(planned: Make) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+    seen: list[type] = []
+
+    class Slow(Wide):
+        def forward(self, x: Tensor) -> Tensor:
+            if threading.current_thread() is other:
+                entered.set()
+                may_end.wait(20)
+            elif other.is_alive() and not may_end.is_set():
+                seen.append(type(self.stem.weight))
+            return super().forward(x)
+
+    fast = planned(Slow().eval())
+    other = threading.Thread(target=lambda: fast(torch.randn(0, 16)))
+    other.start()
+    assert entered.wait(20)
+    with torch.no_grad():
+        fast(torch.randn(4, 16))
+        fast(torch.randn(4, 16))  # would be planned for, since it came before
+    assert seen == [nn.Parameter] * 2
+    may_end.set()
+    other.join()
+    with torch.no_grad():
+        fast(torch.randn(4, 16))
+        fast(torch.randn(4, 16))
+    assert fast.timeline()
 
 
 def test_a_copy_and_a_pickle_plan_for_themselves(planned: Make) -> None:

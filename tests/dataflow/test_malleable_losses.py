@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from corewise.dataflow.malleable import Malleable
 
@@ -256,3 +257,82 @@ def test_custom_operators_run_as_they_are(planned: Make) -> None:
         fast = planned(Custom(), torch.randn(3, 4))
     assert "custom operator corewise_tests::counted" in fast.explain()
     assert drawn == []
+
+
+@pytest.mark.parametrize("asked", ["mode", "input"])
+def test_what_asks_for_inference_mode_runs_as_it_is(planned: Make, asked: str) -> None:
+    class Asks(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            is_on = torch.is_inference_mode_enabled() if asked == "mode" else x.is_inference()
+            return self.one(x) if is_on else self.two(x)
+
+    model = Asks()
+    with torch.inference_mode():
+        x = torch.randn(3, 4)
+        fast = planned(model, x)
+        torch.testing.assert_close(fast(x), model(x))
+    assert "in inference mode it does otherwise" in fast.explain()
+
+
+def test_numbers_made_tensors_are_of_the_default_type_at_the_call(planned: Make) -> None:
+    class Thirds(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.tensor([1 / 3])
+
+    model, x = Thirds(), torch.randn(3, 4)
+    with torch.no_grad():
+        fast = planned(model, x)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert fast(x).dtype == model(x).dtype == torch.float64
+        finally:
+            torch.set_default_dtype(before)
+        assert fast(x).dtype == torch.float32
+    assert fast.timeline()
+
+
+def test_random_numbers_in_inference_mode_are_no_difference(planned: Make) -> None:
+    model, x = nn.Sequential(Two(), nn.Dropout(0.5)).train(), torch.randn(3, 4)
+    with torch.inference_mode():
+        fast = planned(model, x)
+        torch.manual_seed(5)
+        expected = model(x)
+        torch.manual_seed(5)
+        torch.testing.assert_close(fast(x), expected)
+    assert fast.timeline()
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "save_on_cpu"])
+def test_activations_that_are_not_kept_run_as_they_are(planned: Make, how: str) -> None:
+    class Sparing(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            if how == "checkpoint":
+                kept: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+                return kept
+            with torch.autograd.graph.save_on_cpu():
+                return super().forward(x)
+
+    fast = planned(Sparing(), torch.randn(3, 4))
+    assert "its forward hooks gradients" in fast.explain()
+    with torch.no_grad():
+        fast.prepare(torch.randn(3, 4))
+        fast(torch.randn(3, 4))
+    assert fast.timeline()
+
+
+def test_a_result_that_lies_otherwise_in_memory_runs_as_it_is(planned: Make) -> None:
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.attention(x, x, x)
+
+    model, x = Attends().eval(), torch.randn(4, 5, 16)  # eager torch has a path of its own for it
+    with torch.no_grad():
+        fast = planned(model, x)
+        got, expected = fast(x)[0], model(x)[0]
+    assert got.stride() == expected.stride()
+    torch.testing.assert_close(got.view(20, 16), expected.view(20, 16))

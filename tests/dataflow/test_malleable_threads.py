@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import torch
 from tests.dataflow.made_models import Wide
 
 from corewise.dataflow import teams
-from corewise.dataflow.malleable import Malleable
+from corewise.dataflow.malleable import Malleable, malleable
 from corewise.dataflow.parallel import close_parallel
 from corewise.machine.pinning import read_thread_masks
 
@@ -37,14 +38,17 @@ def _alone() -> None:
 
 
 def teams_alive() -> list[str]:
-    """Threads that stay; one that has ended for Python may take the kernel a moment longer."""
-    until = time.monotonic() + 2
-    while True:
-        masks = {number: mask for number, mask in read_thread_masks().items() if number not in BEFORE}
-        found = [mask.name for mask in masks.values() if mask.name.startswith("corewise-")]
-        if not found or time.monotonic() > until:
-            return found
+    """The names of the teams' threads that there are now."""
+    masks = {number: mask for number, mask in read_thread_masks().items() if number not in BEFORE}
+    return [mask.name for mask in masks.values() if mask.name.startswith("corewise-")]
+
+
+def teams_that_stay() -> list[str]:
+    """Threads that do not end; one that has ended for Python may take the kernel a moment longer."""
+    until = time.monotonic() + 20
+    while (found := teams_alive()) and time.monotonic() < until:
         time.sleep(0.01)
+    return found
 
 
 def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Make) -> None:
@@ -61,7 +65,7 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Ma
     first.close()
     assert torch.allclose(second(x), model(x), atol=1e-5)  # shares the threads, which live on
     second.close()
-    assert teams_alive() == []
+    assert teams_that_stay() == []
     assert len(set(threading.enumerate())) < len(threads)
 
 
@@ -74,7 +78,7 @@ def test_threads_end_when_the_last_reference_goes() -> None:
     assert teams_alive()
     del fast
     gc.collect()
-    assert teams_alive() == []
+    assert teams_that_stay() == []
 
 
 def test_a_forked_child_runs_the_module_itself(planned: Make) -> None:
@@ -91,13 +95,27 @@ def test_a_forked_child_runs_the_module_itself(planned: Make) -> None:
     torch.testing.assert_close(fast(x), expected)
 
 
+def test_a_forked_child_does_not_wait_for_its_parents_threads(planned: Make) -> None:
+    model, x = Wide().eval(), torch.randn(4, 16)
+    fast = planned(model, x)
+    wide = torch.randn(300, 300)
+    expected = wide @ wide  # by all threads of the parent
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        good = torch.allclose(wide @ wide, expected, atol=1e-3) and torch.allclose(fast(x), model(x))
+        again = malleable(model, x, keep=False)
+        os._exit(0 if good and torch.allclose(again(x), model(x)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_where_there_is_one_thread_the_module_runs_itself(planned: Make) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker of DataLoader
     try:
         fast = planned(Wide(), torch.randn(4, 16))
         assert "one core only" in fast.explain()
-        assert teams_alive() == []
+        assert teams_that_stay() == []
     finally:
         torch.set_num_threads(threads)
 
@@ -106,6 +124,7 @@ FOLLOWS = """
     import json, os, time
     import torch
     from corewise import malleable
+    from corewise.machine.pinning import read_thread_masks
     from tests.dataflow.made_models import Wide
 
     cpus = sorted(os.sched_getaffinity(0))
@@ -120,8 +139,13 @@ FOLLOWS = """
         for _ in range(12):
             assert torch.allclose(fast(x), model(x), atol=1e-5)
         on = [list(teams.cpus) for teams in fast._held]
-        names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
-        said.append([on, torch.get_num_threads(), sum(n.startswith("corewise-") for n in names)])
+        until = time.monotonic() + 20  # one that has ended for Python may take the kernel a moment longer
+        while not on and num_of_teams() and time.monotonic() < until:
+            time.sleep(0.01)
+        said.append([on, torch.get_num_threads(), num_of_teams()])
+
+    def num_of_teams():
+        return sum(one.name.startswith("corewise-") for one in read_thread_masks().values())
 
     look()
     os.sched_setaffinity(0, cpus[:1])

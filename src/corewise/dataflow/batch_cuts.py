@@ -239,9 +239,18 @@ class _Cutting:
     def _whole(self, node: Any, user: Any) -> Any:
         if node not in self.wholes:
             with self.graph.inserting_before(user):
-                slices = self.cuts[node]
-                self.wholes[node] = self._call(_aten.cat.default, (list(slices.nodes), slices.dim))
+                self.wholes[node] = self._joined(self.cuts[node], _order_in_memory(val(node)))
         return self.wholes[node]
+
+    def _joined(self, slices: Slices, order: List[int]) -> Any:
+        """The slices as one, its elements in the order in memory that the node's had."""
+        if order == sorted(order):
+            return self._call(_aten.cat.default, (list(slices.nodes), slices.dim))
+        parts = [
+            self._call(_aten.permute.default, (one, order), part=i) for i, one in enumerate(slices.nodes)
+        ]
+        whole = self._call(_aten.cat.default, (parts, order.index(slices.dim)))
+        return self._call(_aten.permute.default, (whole, [order.index(dim) for dim in range(len(order))]))
 
     def _call(
         self,
@@ -259,6 +268,12 @@ class _Cutting:
         if part is not None:
             node.meta[SLICE] = part
         return node
+
+
+def _order_in_memory(tensor: torch.Tensor) -> List[int]:
+    """The dimensions, those whose elements lie farthest apart first."""
+    strides = tensor.stride()
+    return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def _replacing(others: Dict[Any, Any]) -> Callable[[Any], Any]:

@@ -293,7 +293,10 @@ def _outside_inference(leaf: Any) -> Any:
 
 def _plain_call(module: nn.Module, bound: Bound, leaves: Sequence[Any], spec: Any) -> Callable[[], Any]:
     def call() -> Any:
-        args, kwargs = pytree.tree_unflatten(bound.fresh_leaves(leaves), spec)
+        own = bound.fresh_leaves(leaves)
+        if torch.is_inference_mode_enabled():  # where inputs are of that mode too
+            own = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in own]
+        args, kwargs = pytree.tree_unflatten(own, spec)
         return module(*args, **kwargs)
 
     return call

@@ -22,6 +22,7 @@ class Kind:
     inputs: Tuple[Hashable, Tuple[Any, ...]]  # how they are nested, and what each leaf is
     grad: bool
     autocast: Optional[torch.dtype]
+    default_dtype: torch.dtype  # of numbers that forward makes tensors of
     state: Tuple[bytes, Hashable]  # of the module: training flags; types and devices
 
     @classmethod
@@ -38,7 +39,7 @@ class Kind:
             else:
                 return None
         modes = current_modes()
-        return cls((form, tuple(described)), modes.grad, modes.autocast, state)
+        return cls((form, tuple(described)), modes.grad, modes.autocast, torch.get_default_dtype(), state)
 
     def words(self) -> str:
         """For people: what kind this is."""

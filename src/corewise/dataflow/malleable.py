@@ -5,10 +5,12 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -21,6 +23,7 @@ from corewise.dataflow.allocation import checked_cpus
 from corewise.dataflow.entries import ONE_CORE, Entry, Request, prepared
 from corewise.dataflow.kinds import Kind, flattened, why_unknown
 from corewise.dataflow.modes import runs_under_others_control
+from corewise.dataflow.quiet import wait_for_export
 from corewise.dataflow.spinning import complaint, note_once
 from corewise.dataflow.teams import Teams, in_team, shared_teams
 from corewise.dataflow.timeline import Ran, written_trace
@@ -30,9 +33,14 @@ PLANNING_S = 20.0  # at most so much for the first plan, capture apart
 MOST_KINDS = 16  # of inputs that have a plan
 COMINGS = 4  # of another kind, while one that has a plan stays away, for it to take that one's place
 _MOST_SEEN = 1000
+_OTHERS_S = 0.25  # at most so much for other threads' calls to end before a plan is made
 LONG_SINCE = 200  # calls without a change of the module, after which the next one is planned for at once
 _LONGEST_WAIT = 1 << 16  # calls
+_callers: List[int] = []  # threads whose calls, of whatever model, are under way
 Inputs = Union[torch.Tensor, Sequence[Any], Mapping[str, Any], None]
+
+
+os.register_at_fork(after_in_child=_callers.clear)
 
 
 def malleable(
@@ -123,6 +131,7 @@ class Malleable:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
+        wait_for_export()  # which would take other threads' modules for parts of its own
         if self._why_plain_now():
             return self._module(*args, **kwargs)
         with self._guard:
@@ -131,9 +140,14 @@ class Malleable:
             if entry is not None and teams is not None:
                 entry.follow(teams)
                 self._last = entry
-        if entry is None or teams is None:
-            return self._module(*args, **kwargs)
-        return entry.run(leaves, teams, lambda: self._module(*args, **kwargs))
+            _callers.append(threading.get_ident())
+        try:
+            if entry is None or teams is None:
+                return self._module(*args, **kwargs)
+            return entry.run(leaves, teams, lambda: self._module(*args, **kwargs))
+        finally:
+            with contextlib.suppress(ValueError):  # a child forked in between has none
+                _callers.remove(threading.get_ident())
 
     forward = __call__
 
@@ -146,7 +160,7 @@ class Malleable:
                 kind = Kind.of(leaves, form, self._watch.state())
                 if kind is None:
                     self._note_unknown(leaves)
-                elif not self._why_plain_now() and kind not in self._entries:
+                elif not self._why_plain_now() and kind not in self._entries and self._is_alone():
                     self._plan(kind, args, kwargs, is_asked=True)
         return self
 
@@ -179,11 +193,20 @@ class Malleable:
         entry = self._entries.get(kind)
         if entry is not None and entry.reason == ONE_CORE and len(self._allocation.cpus()) > 1:
             entry = None  # there are more now
-        if entry is None and self._is_worth_planning(kind):
+        if entry is None and self._is_worth_planning(kind) and self._is_alone():
             entry = self._plan(kind, args, kwargs)
         if entry is not None:
             entry.used_at = self._num_calls
         return entry, leaves
+
+    def _is_alone(self) -> bool:
+        """Whether no other thread is in a call; waits for them a little, since export changes the module."""
+        mine, until = threading.get_ident(), time.monotonic() + _OTHERS_S
+        while any(one != mine for one in list(_callers)):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0005)
+        return True
 
     def _is_worth_planning(self, kind: Kind) -> bool:
         """Whether inputs of this kind have come before, in any mode, or are the first of all."""

@@ -20,8 +20,13 @@ _SEED = 7919
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.complex64: 1e-3, torch.complex128: 1e-7}
 _COARSE = 5e-2  # half precision
 _NOISE = 1e-7  # of the largest gradient of all: what sums that cancel leave over
-_REGISTERING = ("register_hook", "register_post_accumulate_grad_hook")
-_PLAIN: Dict[str, Any] = {name: getattr(torch.Tensor, name) for name in _REGISTERING}
+# What listens to gradients, or keeps what they need elsewhere: activations checkpointed, or moved.
+_REGISTERING: Tuple[Tuple[type, str], ...] = (
+    (torch.Tensor, "register_hook"),
+    (torch.Tensor, "register_post_accumulate_grad_hook"),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
+)
+_PLAIN: Dict[Tuple[type, str], Any] = {(owner, name): getattr(owner, name) for owner, name in _REGISTERING}
 
 Gradients = Sequence[Optional[torch.Tensor]]
 
@@ -37,28 +42,28 @@ _listeners: List[_Listener] = []
 
 @contextlib.contextmanager
 def noting_hooks() -> Iterator[List[str]]:
-    """A list that grows when this thread, or a branch it runs, hooks a tensor's gradient."""
+    """A list that grows when this thread, or a branch it runs, hooks gradients or what is saved for them."""
     listener = _Listener(threading.get_ident(), [])
     with _guard:
         if not _listeners:
-            for name in _REGISTERING:
-                setattr(torch.Tensor, name, _noting(name, _PLAIN[name]))
+            for (owner, name), plain in _PLAIN.items():
+                setattr(owner, name, _noting(owner, name, plain))
         _listeners.append(listener)
     try:
         yield listener.noted
     finally:
         with _guard:
             _listeners[:] = [one for one in _listeners if one is not listener]
-            for name in _REGISTERING if not _listeners else ():
-                setattr(torch.Tensor, name, _PLAIN[name])
+            for (owner, name), plain in _PLAIN.items() if not _listeners else ():
+                setattr(owner, name, plain)
 
 
-def _noting(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def register(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _noting(owner: type, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def register(thing: Any, *args: Any, **kwargs: Any) -> Any:
         for listener in list(_listeners):
             if threading.get_ident() == listener.thread or in_team():
-                listener.noted.append(name)
-        return plain(tensor, *args, **kwargs)
+                listener.noted.append(name if owner is torch.Tensor else owner.__name__)
+        return plain(thing, *args, **kwargs)
 
     return register
 

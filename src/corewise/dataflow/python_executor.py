@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -117,8 +118,9 @@ class _Run:
         self.executor, self.values = executor, values
         self.modes: Modes = current_modes()
         self.mutex = threading.Lock()
-        self.left = [step.num_after for step in executor.steps]
-        self.readers = dict(executor.shared)
+        # Popped, which needs no lock: who gets the True was the last.
+        self.left = [[True, *[False] * (step.num_after - 1)] for step in executor.steps]
+        self.readers = {value: [True, *[False] * (num - 1)] for value, num in executor.shared.items()}
         self.gates: Dict[int, threading.Lock] = {}
         for step in executor.steps:
             if step.num_after and step.number not in executor.first_of:
@@ -135,7 +137,7 @@ class _Run:
     def start(self) -> None:
         """Sets going the workers whose first step waits for nothing."""
         for number in self.executor.first_of:
-            if self.left[number] == 0:
+            if self.executor.steps[number].num_after == 0:
                 self._begin(number)
 
     def _begin(self, first_step: int) -> None:
@@ -205,21 +207,15 @@ class _Run:
         return True
 
     def _complete(self, step: _Step) -> None:
-        ready = []
-        with self.mutex:
-            for value in step.released:
-                self.readers[value] -= 1
-                if self.readers[value] == 0:
-                    self.values[value] = None
-            for follower in step.followers:
-                self.left[follower] -= 1
-                if self.left[follower] == 0:
-                    ready.append(follower)
-        for number in ready:
-            if number in self.executor.first_of:
-                self._begin(number)
-            else:
-                self._open(self.gates[number])
+        for value in step.released:
+            if self.readers[value].pop():
+                self.values[value] = None
+        for follower in step.followers:
+            if self.left[follower].pop():
+                if follower in self.executor.first_of:
+                    self._begin(follower)
+                else:
+                    _open(self.gates[follower])
 
     def fail(self, step: int, problem: BaseException) -> None:
         """Stops the others before their next step; of several problems the first in order is raised."""
@@ -227,12 +223,7 @@ class _Run:
             if step < self.problem_step:
                 self.problem, self.problem_step = problem, step
         for gate in self.gates.values():
-            self._open(gate)
-
-    def _open(self, gate: threading.Lock) -> None:
-        with self.mutex:
-            if gate.locked():
-                gate.release()
+            _open(gate)
 
     def wait_for_workers(self) -> None:
         """Returns when no worker touches the values any more; after an interrupt it is called again."""
@@ -242,3 +233,8 @@ class _Run:
                     return
                 self.waits_for_idle = True
             self.idle.acquire()
+
+
+def _open(gate: threading.Lock) -> None:
+    with contextlib.suppress(RuntimeError):  # another thread has opened it meanwhile
+        gate.release()

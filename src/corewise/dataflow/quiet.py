@@ -8,12 +8,28 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import threading
 import warnings
 from typing import Any, Callable, Iterator, List
 
 _one_at_a_time = threading.RLock()
+_LONGEST_S = 60.0  # that a call waits for another thread's export
 _PRINTS_GRAPHS = "torch.export._trace"  # writes the graph of what it cannot take to stderr
+
+
+def wait_for_export() -> None:
+    """Returns when no other thread exports."""
+    if _one_at_a_time.acquire(timeout=_LONGEST_S):
+        _one_at_a_time.release()
+
+
+def _forget_in_child() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()  # another thread of the parent may hold it
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def why_different(case: Case) -> str:
                 return reason
             expected = _Run.of(case, plain)
         del plain  # and the history it holds
-        reason = _own_backward_of_frozen(case)
+        reason = _own_backward_of_frozen(case) or _why_other_in_inference(case, expected.result)
         if reason:
             return reason
     finally:
@@ -108,6 +108,17 @@ def _own_backward(case: Case, plain: Any, hooked: List[str]) -> str:
     return ""
 
 
+def _why_other_in_inference(case: Case, expected: Any) -> str:
+    """What there is in the way of a plan for calls in inference mode, whose kind is that of others."""
+    if torch.is_grad_enabled():
+        return ""
+    try:
+        with case.bound.untouched(), torch.inference_mode():
+            return "in inference mode it does otherwise" if compared(expected, case.call_plain()) else ""
+    except RuntimeError:
+        return "in inference mode it fails"
+
+
 def _state_lost(case: Case, before: ModuleState) -> str:
     values = case.bound.values(case.leaves)
     written = [values[number] for number in case.bound.captured.written]
@@ -142,11 +153,21 @@ def compared(expected: Any, got: Any) -> str:
         if isinstance(one, torch.Tensor):
             if one.shape != two.shape or one.dtype != two.dtype:
                 return "its operators, replayed, give a result of another shape or type"
+            if not _lies_alike(one, two):
+                return "its operators, replayed, give a result whose elements lie in another order"
             if not _is_close(one.detach(), two.detach()):
                 return "its operators, replayed, give another result"
         elif one is not two and one != two:
             return "its operators, replayed, give another result"
     return ""
+
+
+def _lies_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether view() takes the second where it takes the first: equal strides, or all in row."""
+    if one.layout != torch.strided or two.layout != torch.strided:
+        return one.layout == two.layout
+    strides = zip(one.shape, one.stride(), two.stride())
+    return two.is_contiguous() or all(size == 1 or this == other for size, this, other in strides)
 
 
 def _is_close(one: torch.Tensor, two: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -100,6 +100,7 @@ class Teams:
         self._teams: Dict[Tuple[int, int], Team] = {}
         self._others: List[Callable[[], None]] = []
         self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self.pid)
+        _has_run.add(True)
 
     def team(self, lane: Lane) -> Team:
         """The team of a lane, started when first asked for."""
@@ -160,6 +161,7 @@ def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]
     others.clear()
 
 
+_has_run: Set[bool] = set()  # not empty once there were teams in this process, or in the one it comes from
 _shared: weakref.WeakValueDictionary[Tuple[int, ...], Teams] = weakref.WeakValueDictionary()
 _shared_lock = threading.RLock()  # a garbage collector may release teams while others are asked for
 
@@ -178,6 +180,8 @@ def _forget_in_child() -> None:
     global _shared_lock
     _shared_lock = threading.RLock()
     _shared.clear()
+    if _has_run:  # the OpenMP threads are the parent's too, and whoever calls on them waits for ever
+        torch.set_num_threads(1)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

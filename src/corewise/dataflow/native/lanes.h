@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -31,6 +32,7 @@ struct Step {
   int num_after = 0;  // steps of other lanes that must have ended
   std::vector<int> dependents;  // steps of other lanes that wait for this one
   bool shared = false;  // another thread of one core that has nothing to do may take it
+  std::vector<int> needs;  // those `num_after` steps
 };
 
 class Worker;
@@ -41,6 +43,7 @@ struct Schedule {
   std::vector<Worker*> workers;  // of each lane; none for lane 0
   std::vector<int> shared;  // the steps that others may take
   std::vector<bool> helps;  // of each lane: whether its thread takes them
+  std::shared_ptr<std::atomic<int64_t>[]> typical_ns;  // what each step took in runs before, 0 if there was none
 };
 
 struct Event {
@@ -60,10 +63,13 @@ class Run {
         caller_(caller),
         remaining_(new std::atomic<int>[schedule.steps.size()]),
         taken_(new std::atomic<bool>[schedule.steps.size()]),
-        working_lanes_(0) {
+        not_begun_(new std::atomic<int>[schedule.steps.size()]),
+        begun_ns_(new std::atomic<int64_t>[schedule.steps.size()]) {
     for (size_t s = 0; s < schedule.steps.size(); ++s) {
-      remaining_[s].store(schedule.steps[s].num_after);
-      taken_[s].store(false);
+      remaining_[s].store(schedule.steps[s].num_after, std::memory_order_relaxed);
+      not_begun_[s].store(schedule.steps[s].num_after, std::memory_order_relaxed);
+      taken_[s].store(false, std::memory_order_relaxed);
+      begun_ns_[s].store(0, std::memory_order_relaxed);
     }
   }
   virtual ~Run() = default;
@@ -73,6 +79,7 @@ class Run {
   void on_caller();
   void on_lane(int lane);
   bool may_start(int lane) const { return remaining_[schedule_.lanes[lane].front()].load() == 0; }
+  int64_t expected_start_ns(int lane) const { return expected_ns(schedule_.lanes[lane].front()); }
 
   void set_caller(const std::function<void()>& check_signals) {
     check_signals_ = check_signals;
@@ -116,12 +123,45 @@ class Run {
   void do_step(int step, int planned_lane) {
     const Step& it = schedule_.steps[step];
     const int64_t start = now_ns();
+    begun_ns_[step].store(start, std::memory_order_release);
+    for (int dependent : it.dependents)
+      if (not_begun_[dependent].fetch_sub(1) == 1) announce(dependent);  // who sleeps wakes while this runs
+    const bool is_last = it.lane != 0 && step == schedule_.lanes[it.lane].back();
+    if (is_last && lanes_before_last_.fetch_sub(1) == 1) caller_.wake(kAtEnd);
     guarded(it.task);
-    timeline[step] = Event{it.task, planned_lane, start, now_ns()};
+    const int64_t end = now_ns();
+    timeline[step] = Event{it.task, planned_lane, start, end};
+    note_typical(step, end - start);
     for (int dependent : it.dependents)
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }
   void announce(int step);
+  // Down at once, up slowly: a step that was disturbed says little.
+  void note_typical(int step, int64_t took_ns) {
+    if (!schedule_.typical_ns) return;
+    const int64_t before = schedule_.typical_ns[step].load(std::memory_order_relaxed);
+    const int64_t most_ns = before + before / 4;
+    schedule_.typical_ns[step].store(before && took_ns > most_ns ? most_ns : took_ns, std::memory_order_relaxed);
+  }
+  int64_t expected_end_ns(int step) const {
+    const int64_t typical = schedule_.typical_ns ? schedule_.typical_ns[step].load(std::memory_order_relaxed) : 0;
+    return begun_ns_[step].load() + typical;
+  }
+  // When a step is likely to be ready; 0 before all that it needs has begun.
+  int64_t expected_ns(int step) const {
+    if (not_begun_[step].load() > 0) return 0;
+    int64_t found = 0;
+    for (int need : schedule_.steps[step].needs) found = std::max(found, expected_end_ns(need));
+    return found;
+  }
+  // When the last steps of all lanes are likely to have ended; 0 before they have begun.
+  int64_t expected_end_of_lanes_ns() const {
+    int64_t found = 0;
+    if (lanes_before_last_.load() > 0) return 0;
+    for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane)
+      if (!schedule_.lanes[lane].empty()) found = std::max(found, expected_end_ns(schedule_.lanes[lane].back()));
+    return found;
+  }
   bool caller_helped(int& width) {
     if (!helped(0)) return false;
     width = 1;
@@ -162,7 +202,9 @@ class Run {
   Sleeper& caller_;
   std::unique_ptr<std::atomic<int>[]> remaining_;
   std::unique_ptr<std::atomic<bool>[]> taken_;  // of shared steps
-  std::atomic<int> working_lanes_;
+  std::unique_ptr<std::atomic<int>[]> not_begun_;  // of each step: of those it needs
+  std::unique_ptr<std::atomic<int64_t>[]> begun_ns_;
+  std::atomic<int> working_lanes_{0}, lanes_before_last_{0};
   std::atomic<int> failed_{INT32_MAX};
   std::mutex error_mutex_;
   std::exception_ptr error_;
@@ -200,8 +242,11 @@ class Worker {
         Run* run = run_.load();
         return stop_.load() || (run && run->may_start(lane_));
       };
-      while (!sleeper.wait(kIdle, ready, 0)) {
-      }
+      const auto expected = [this] {
+        Run* run = run_.load();
+        return run ? run->expected_start_ns(lane_) : 0;
+      };
+      sleeper.wait(kIdle, ready, expected, kIdleSpinNs, 0);
       Run* run = run_.load();
       if (!run) return;
       run_.store(nullptr);
@@ -214,6 +259,7 @@ class Worker {
     for (int cpu : cpus_) CPU_SET(cpu, &mask);
     sched_setaffinity(0, sizeof mask, &mask);  // fails for CPUs that are gone, which others notice
     pthread_setname_np(pthread_self(), "corewise-lane");
+    prctl(PR_SET_TIMERSLACK, 1);  // it sleeps for less than the usual slack
     at::get_num_threads();  // torch's own start of a thread, which would set the width again later
     set_width(static_cast<int>(cpus_.size()));
     inside_a_run = true;
@@ -247,7 +293,8 @@ inline void Run::on_lane(int lane) {
     Sleeper& sleeper = schedule_.workers[lane]->sleeper;
     for (int step : schedule_.lanes[lane]) {
       const auto ready = [&] { return remaining_[step].load() == 0; };
-      while (!ready() && (helped(lane) || !sleeper.wait(kFirstStep + step, ready, 0))) {
+      const auto expected = [&] { return expected_ns(step); };
+      while (!ready() && (helped(lane) || !sleeper.wait(kFirstStep + step, ready, expected, kSpinNs, 0))) {
       }
       do_own(step);
     }
@@ -261,6 +308,7 @@ inline void Run::on_caller() {
   int num_lanes = 0;
   for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane) num_lanes += !schedule_.lanes[lane].empty();
   working_lanes_.store(num_lanes);
+  lanes_before_last_.store(num_lanes);
   for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane)
     if (!schedule_.lanes[lane].empty()) schedule_.workers[lane]->give(this, static_cast<int>(lane));
   for (size_t lane = 1; lane < schedule_.lanes.size(); ++lane)
@@ -270,7 +318,10 @@ inline void Run::on_caller() {
   int width = full_width;
   for (int step : schedule_.lanes[0]) {
     const auto ready = [&] { return remaining_[step].load() == 0; };
-    while (!ready() && (caller_helped(width) || !caller_.wait(kFirstStep + step, ready, kSignalNs))) check();
+    const auto expected = [&] { return expected_ns(step); };
+    while (!ready() &&
+           (caller_helped(width) || !caller_.wait(kFirstStep + step, ready, expected, kSpinNs, kSignalNs)))
+      check();
     const int wanted = schedule_.steps[step].width ? schedule_.steps[step].width : full_width;
     if (wanted != width) set_width(width = wanted);
     do_own(step);
@@ -278,7 +329,8 @@ inline void Run::on_caller() {
   while (caller_helped(width)) check();
   if (width != full_width) set_width(full_width);
   const auto ended = [&] { return working_lanes_.load() == 0; };
-  while (!ended() && !caller_.wait(kAtEnd, ended, kSignalNs)) check();
+  const auto expected = [this] { return expected_end_of_lanes_ns(); };
+  while (!ended() && !caller_.wait(kAtEnd, ended, expected, kSpinNs, kSignalNs)) check();
   rethrow();
 }
 

@@ -100,8 +100,11 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
       const bool may_move = earlier.shared || schedule.steps[step].shared;
       if (earlier.lane == schedule.steps[step].lane && !may_move) continue;  // the lane's order sees to it
       earlier.dependents.push_back(static_cast<int>(step));
+      schedule.steps[step].needs.push_back(step_of[task]);
       ++schedule.steps[step].num_after;
     }
+  schedule.typical_ns.reset(new std::atomic<int64_t>[after.size()]);
+  for (size_t step = 0; step < after.size(); ++step) schedule.typical_ns[step].store(0);
   return schedule;
 }
 

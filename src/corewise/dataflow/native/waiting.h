@@ -28,38 +28,58 @@ inline void pause_briefly() {
 }
 
 constexpr uint32_t kAwake = 0, kIdle = 1, kAtEnd = 2, kFirstStep = 3;  // what a thread sleeps for
-constexpr int64_t kSpinNs = 20000;  // longer waits give the core away
+constexpr int64_t kIdleSpinNs = 20000;  // between runs: longer waits give the core away
+constexpr int64_t kSpinNs = 100000;  // within a run: several times what it takes to be woken
+constexpr int64_t kAheadNs = 100000;  // awake so long before what is waited for is expected
+constexpr int64_t kLateNs = 50000;  // and so long after
 constexpr int64_t kSignalNs = 50000000;  // how often a waiting caller looks for Ctrl-C
 
 // Where one thread waits for others: a short spin that yields the core to whoever needs it, then the kernel.
 class Sleeper {
  public:
-  template <class Ready>
-  bool wait(uint32_t reason, const Ready& ready, int64_t limit_ns) {
-    const int64_t until = now_ns() + kSpinNs;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (ready()) return true;
-        pause_briefly();
+  // True once it is ready; false after the limit, where there is one. `expected` tells when it is likely to be
+  // ready, 0 while nobody knows: waking takes longer than many a task, so it is done beforehand.
+  template <class Ready, class Expected>
+  bool wait(uint32_t reason, const Ready& ready, const Expected& expected, int64_t spin_ns, int64_t limit_ns) {
+    const int64_t began = now_ns();
+    for (int64_t now = began; !limit_ns || now < began + limit_ns; now = now_ns()) {
+      const int64_t at = expected();
+      const bool is_soon = at && now >= at - kAheadNs && now < at + kLateNs;
+      if (now < began + spin_ns || is_soon) {
+        if (spun(ready)) return true;
+        continue;
       }
-      sched_yield();
-    } while (now_ns() < until);
-    word_.store(reason);
-    if (!ready()) {
-      timespec limit{limit_ns / 1000000000, limit_ns % 1000000000};
-      syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, reason, limit_ns ? &limit : nullptr, nullptr, 0);
+      int64_t sleep_ns = limit_ns;
+      if (at > now && (!sleep_ns || at - kAheadNs - now < sleep_ns)) sleep_ns = at - kAheadNs - now;
+      word_.store(reason);
+      if (!ready() && expected() == at) sleep(reason, sleep_ns);
+      word_.store(kAwake);
+      if (ready()) return true;
     }
-    word_.store(kAwake);
     return ready();
   }
 
-  // Wakes the thread if it sleeps for this; what it waits for must have been made true before.
+  // Wakes the thread if it sleeps for this; what it waits for, or when, must have been made known before.
   void wake(uint32_t reason) {
     if (word_.load() == reason && word_.compare_exchange_strong(reason, kAwake))
       syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   }
 
  private:
+  template <class Ready>
+  static bool spun(const Ready& ready) {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause_briefly();
+    }
+    sched_yield();
+    return false;
+  }
+  void sleep(uint32_t reason, int64_t limit_ns) {
+    timespec limit{limit_ns / 1000000000, limit_ns % 1000000000};
+    syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, reason, limit_ns ? &limit : nullptr, nullptr, 0);
+  }
+
   std::atomic<uint32_t> word_{kAwake};
 };
 
