@@ -1,5 +1,6 @@
 """What goes wrong inside a rank becomes a record, and the study goes on."""
 
+import contextlib
 import json
 import os
 import random
@@ -114,12 +115,12 @@ import os, signal, time
 def factory(batch, mode):
     def step():
         if os.fork() == 0:
-            time.sleep(60)
+            time.sleep(150)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGSEGV)
     return {"step": step, "samples_per_step": 1}
 """
-    done = bench.corewise("run", one_step_study(bench, body), "--store", "store", timeout=30)
+    done = bench.corewise("run", one_step_study(bench, body), "--store", "store", timeout=100)
     assert done.returncode == 1
     [record] = bench.records()
     assert "SIGSEGV" in record["reason"]
@@ -250,7 +251,7 @@ def factory(batch, mode, k):
     )
     _wait_for(lambda: any((bench.folder / "store/work").glob("*/run-*.json")))
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "goes on" in told
     assert bench.processes_left() == []
@@ -260,15 +261,14 @@ def factory(batch, mode, k):
 
 def test_a_second_run_on_the_same_store_refuses_and_says_who_holds_it(bench: Bench) -> None:
     body = """
-import time
+import os, time
 def factory(batch, mode):
-    return {"step": lambda: time.sleep(0.05), "samples_per_step": 1}
+    while os.path.exists("hold"):  # keeps the first run at work for as long as the test wants
+        time.sleep(0.02)
+    return {"step": lambda: None, "samples_per_step": 1}
 """
-    study = one_step_study(
-        bench,
-        body,
-        protocol="{min_runs: 1, max_runs: 1, max_warmup_s: 0.5, min_samples: 80, timeout_s: 60}",
-    )
+    study = one_step_study(bench, body)
+    (bench.folder / "hold").touch()
     words = bench.words("run", study, "--store", "store")
     first = subprocess.Popen(words, cwd=bench.folder, env=bench.env, stdout=subprocess.DEVNULL)
     try:
@@ -277,6 +277,7 @@ def factory(batch, mode):
         assert second.returncode == 2
         assert str(first.pid) in second.stderr
     finally:
+        (bench.folder / "hold").unlink()
         first.wait(timeout=60)
     assert [r["status"] for r in bench.records()] == ["ok"]
 
@@ -292,18 +293,13 @@ def factory(batch, mode, k):
     work, rng = bench.folder / "store/work", random.Random(7)
     for kill in range(50):
         before = set(work.rglob("*"))
-        process = subprocess.Popen(
-            bench.words("run", study, "--store", "store"),
-            cwd=bench.folder,
-            env=bench.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        pid = bench.start("run", study, "--store", "store")
         if kill % 6:
-            _wait_for(lambda: process.poll() is not None or set(work.rglob("*")) - before)  # noqa: B023
+            _wait_for(lambda: set(work.rglob("*")) - before or not Path(f"/proc/{pid}").exists())  # noqa: B023
         time.sleep(rng.uniform(0.0, 0.3))
-        process.kill()
-        process.wait()
+        with contextlib.suppress(ProcessLookupError):  # it has finished all
+            os.kill(pid, signal.SIGKILL)
+        bench.command.wait()
     done = bench.corewise("run", study, "--store", "store")
     assert done.returncode == 0, done.stderr
     lines = [
@@ -354,7 +350,7 @@ def factory(batch, mode, greedy):
     assert records[False]["status"] == "ok"
 
 
-def _wait_for(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+def _wait_for(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until, "waited too long"

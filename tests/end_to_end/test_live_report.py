@@ -16,7 +16,7 @@ mode: infer
 runtime: numpy
 axes: {args.nap_ms: [1, 2]}
 fixed: {threads: 1, batch: 1}
-protocol: {min_runs: 3, max_runs: 3, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60,
+protocol: {min_runs: 2, max_runs: 2, min_samples: 3, min_sample_s: 0.01, max_warmup_s: 0.1, timeout_s: 60,
            max_repeats_disturbed: 0}
 """
 NAP = """
@@ -46,7 +46,7 @@ def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_
         assert "running: 0 of 2 trials done" in first
     finally:
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate(timeout=60)
+        _, told = run.communicate(timeout=100)
     assert run.returncode == 130
     assert "The same command goes on" in told
     last = page.read_text()

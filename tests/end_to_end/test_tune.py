@@ -1,8 +1,8 @@
 """`corewise tune` on real processes: steps that sleep by what is around them, so that the best is known."""
 
 import json
+import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import pytest
 import corewise
 from corewise.spec.tuned import read_tuned
 from corewise.store.lines import scan
-from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, Bench
+from corewise.tuner import session
+from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
 
 QUICKER_BY_ITS_ALLOCATOR = """
 import os, time
@@ -30,11 +31,11 @@ def make(batch, mode, wrong=False):
     return {"step": step, "samples_per_step": batch, "check": check}
 """.replace("HAS_QUICKER", HAS_QUICKER)
 ONE_CORE = ("--set", "processes=1", "--set", "threads=1", "--set", "bind=rank", "--set", "huge_pages=default")
-QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "20s", "--store", "store", *ONE_CORE)
+QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "100s", "--store", "store", *ONE_CORE)
 
 
 def tuned(bench: Bench, *words: str) -> dict[str, Any]:
-    done = bench.corewise("tune", "own.py:make", *QUICK, "--json", *words)
+    done = bench.corewise("tune", "own.py:make", *QUICK, "--json", *words, before=SHORT_SEARCH)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout))
 
@@ -45,9 +46,31 @@ def journal(bench: Bench) -> list[dict[str, Any]]:
     return [entry.value for entry in scan(lines) if entry.value is not None]
 
 
-def test_the_quicker_setting_is_found_confirmed_written_and_remembered(bench: Bench) -> None:
+def test_an_interrupted_search_tells_the_best_so_far_and_later_calls_go_on_and_remember(bench: Bench) -> None:
     bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    found = tuned(bench)
+    pid = bench.start("tune", "own.py:make", *QUICK, before=SHORT_SEARCH)
+    deadline = time.monotonic() + 60
+    while len(journal(bench)) < 2 and time.monotonic() < deadline:  # the default, and the start that won
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGINT)
+    done = bench.command.wait()
+    assert done.returncode == 130, done.stderr
+    assert "Best so far" in done.stdout
+    assert f"allocator {QUICKER}" in done.stdout
+    assert read_tuned(bench.folder / "tuned.yaml").measured is None
+    assert bench.processes_left() == []
+    before = {json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"}
+    check_found(bench, tuned(bench))
+    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
+    assert before < set(judged)
+    again = tuned(bench)
+    assert again["best"]["params"]["allocator"] == QUICKER
+    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
+    assert len(judged) == len(set(judged))  # nothing twice
+
+
+def check_found(bench: Bench, found: dict[str, Any]) -> None:
+    """The quicker setting is found, confirmed and written."""
     assert found["verdict"] == "faster"
     assert found["best"]["params"]["allocator"] == QUICKER
     assert found["default"]["params"]["allocator"] == "default"
@@ -60,15 +83,12 @@ def test_the_quicker_setting_is_found_confirmed_written_and_remembered(bench: Be
     assert (written.params["allocator"], written.params["threads"]) == (QUICKER, 1)
     assert written.measured is not None
     assert written.measured.speedup == pytest.approx(found["speedup"])
-    again = tuned(bench)
-    assert again["best"]["params"] == found["best"]["params"]
-    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
-    assert len(judged) == len(set(judged))  # nothing twice
 
 
 def test_where_nothing_can_be_chosen_the_answer_is_no_difference(bench: Bench) -> None:
     bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    done = bench.corewise("tune", "own.py:make", *QUICK, "--set", "allocator=default")
+    fixed = ("--set", "allocator=default")
+    done = bench.corewise("tune", "own.py:make", *QUICK, *fixed, before=SHORT_SEARCH)
     assert done.returncode == 0, done.stderr
     assert "No difference" in done.stdout
     assert "fixed allocator to default" in done.stdout
@@ -84,48 +104,17 @@ def test_a_candidate_with_wrong_numbers_is_rejected_with_the_reason(bench: Bench
     assert "wrong numbers" in rejected["reason"]
 
 
-def test_an_interrupted_search_tells_the_best_so_far_and_the_next_call_goes_on(bench: Bench) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    words = bench.words("tune", "own.py:make", *QUICK)
-    process = subprocess.Popen(
-        words, cwd=bench.folder, env=bench.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while len(journal(bench)) < 2 and time.monotonic() < deadline:  # the default, and the start that won
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    assert "Best so far" in stdout
-    assert f"allocator {QUICKER}" in stdout
-    assert read_tuned(bench.folder / "tuned.yaml").measured is None
-    assert bench.processes_left() == []
-    before = {json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"}
-    found = tuned(bench)
-    assert found["best"]["params"]["allocator"] == QUICKER
-    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
-    assert len(judged) == len(set(judged))
-    assert before < set(judged)
-
-
 def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_nothing(bench: Bench) -> None:
     bench.factory("import pathlib, time\n\ndef make(batch, mode):\n    "
                   f"pathlib.Path({str(bench.folder / 'started')!r}).touch(); time.sleep(60)\n")  # fmt: skip
-    process = subprocess.Popen(
-        bench.words("tune", "own.py:make", *QUICK),
-        cwd=bench.folder,
-        env=bench.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pid = bench.start("tune", "own.py:make", *QUICK)
     deadline = time.monotonic() + 60
     while not (bench.folder / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (130, "")
-    assert "stopped before the default was measured" in stderr
+    os.kill(pid, signal.SIGINT)
+    done = bench.command.wait()
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "stopped before the default was measured" in done.stderr
     assert not (bench.folder / "tuned.yaml").exists()
     assert bench.processes_left() == []
 
@@ -174,6 +163,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(be
 def test_the_call_from_python_returns_what_prints_well_and_tells_how_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(session, "EFFORTS", (session.EFFORTS[-1],) * len(session.EFFORTS))
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(QUICKER_BY_ITS_ALLOCATOR)
     fixed = {"processes": 1, "threads": 1, "bind": "rank", "allocator": "default", "huge_pages": "default"}

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, Bench
+from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
 
 SCRIPT = """
 import os, subprocess, time
@@ -23,8 +23,9 @@ FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", 
 def test_quicker_but_wrong_is_rejected_the_page_is_written_and_daemons_are_ended(bench: Bench) -> None:
     bench.factory(SCRIPT, "train.py")
     fixed = [part for each in FIXED for part in ("--set", each)]
-    options = ("--store", "store", "--budget", "20s", "--json", "--check", "loss {}", "--report", "page.html")
-    done = bench.corewise("tune", *options, *fixed, "--", sys.executable, "train.py")
+    options = ("--store", "store", "--budget", "100s", "--json", "--check", "loss {}")
+    words = ("tune", *options, "--report", "page.html", *fixed, "--", sys.executable, "train.py")
+    done = bench.corewise(*words, before=SHORT_SEARCH)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     [rejected] = [each for each in found["tried"] if each["params"].get("allocator") == QUICKER]

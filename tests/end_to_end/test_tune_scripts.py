@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corewise.spec.tuned import read_tuned
-from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, Bench
+from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
 
 SCRIPT = """
 import itertools, os, signal, subprocess, sys, time
@@ -35,11 +35,12 @@ for i in itertools.count():
 FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", "openmp=default")
 
 
-def tune(bench: Bench, *words: str, budget: str = "24s", options: tuple[str, ...] = ()) -> Any:
+def tune(bench: Bench, *words: str, budget: str = "100s", options: tuple[str, ...] = ()) -> Any:
     bench.factory(SCRIPT, "train.py")
     fixed = [part for each in FIXED for part in ("--set", each)]
     common = ("--store", "store", "--budget", budget, "--json", *fixed, *options)
-    return bench.corewise("tune", *common, "--", sys.executable, "train.py", *words)
+    words = ("tune", *common, "--", sys.executable, "train.py", *words)
+    return bench.corewise(*words, before=SHORT_SEARCH)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,8 @@ def test_a_command_that_begins_to_fail_is_told_and_not_called_equal(bench: Bench
         "fails.py",
     )
     fixed = [part for each in FIXED for part in ("--set", each)]
-    done = bench.corewise("tune", "--budget", "20s", *fixed, "--", sys.executable, "fails.py")
+    words = ("tune", "--budget", "100s", *fixed, "--", sys.executable, "fails.py")
+    done = bench.corewise(*words, before=SHORT_SEARCH)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "failed in a fresh run: it failed (exit code 1): the disk is full" in done.stderr
     assert "Traceback" not in done.stderr

@@ -76,7 +76,7 @@ def _munge(env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _wait_until_idle(env: dict[str, str]) -> None:
-    for _ in range(150):
+    for _ in range(300):
         done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True)
         if done.stdout.strip() == "idle":
             return
