@@ -132,7 +132,6 @@ class Activated(nn.Module):
         (nn.LeakyReLU(0.3), 2),
         (nn.Softmax(-1), 2),
     ],
-    ids=repr,
 )
 def test_activations_are_part_of_the_layer_or_left_as_they_are(activation: Any, num_nodes: int) -> None:
     module, x = Activated(activation).eval(), torch.randn(3, 7, 6)
