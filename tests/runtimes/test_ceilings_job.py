@@ -57,6 +57,23 @@ def test_a_wrong_triad_or_product_fails_the_check() -> None:
     assert not job(NoNumber(1)).check().passed
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_short_format_with_wrong_products_is_left_out_with_a_note(dtype: str) -> None:
+    from corewise.runtimes.torch.arrays import TorchArrays
+
+    class Saturating(TorchArrays):
+        def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+            right = super().matmul(a, b, out=out)
+            return right * 0 if str(a.dtype) == f"torch.{dtype}" else right
+
+    made = job(Saturating("cpu"), ("float32", dtype))
+    assert made.check().passed
+    assert ("product", dtype) not in sampled(made)
+    [note] = made.sampled_facts()["ceiling_notes"]
+    assert note.startswith(f"{dtype}: products are wrong here")
+
+
 def test_the_figures_are_the_best_and_the_median_of_the_samples_after_warm_up(arrays: SlicedArrays) -> None:
     found = sampled(job(arrays), num_steps=3)
     assert set(found) == {

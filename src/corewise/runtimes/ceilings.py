@@ -97,8 +97,14 @@ class CeilingsJob(ReplicaJob):
         self.probes: List[Probe] = [*self._streams(), *self._products(), *self._others()]
 
     def check(self) -> Check:
-        """Every operation that will be timed, against numpy in float64."""
-        errors = [self._stream_error(), *(self._product_error(dtype) for dtype in self._dtypes)]
+        """Every operation that will be timed, against numpy in float64; a short format may drop out."""
+        errors = [self._stream_error()]
+        for dtype in self._dtypes:
+            error = self._product_error(dtype)
+            if dtype in SHORT and not error <= 1.0:  # without VNNI, say, sums of int8 products saturate
+                self._leave_out(dtype, error)
+            else:
+                errors.append(error)
         return Check(float(np.max(errors)), 1.0, "numpy in float64, in units of the rounding that is allowed")
 
     def step(self) -> None:
@@ -125,6 +131,12 @@ class CeilingsJob(ReplicaJob):
 
     def close(self) -> None:
         self.probes.clear()
+
+    def _leave_out(self, dtype: str, error: float) -> None:
+        self.probes = [one for one in self.probes if (one.kind, one.dtype) != ("product", dtype)]
+        self.ceiling_notes.append(
+            f"{dtype}: products are wrong here, by {error:.3g} times what rounding allows; not measured"
+        )
 
     def _others(self) -> Sequence[Probe]:
         """Probes of this device alone."""
