@@ -250,8 +250,32 @@ def test_more_cores_give_plans_another_chance(planned: Make) -> None:
         fast(x)
         assert not entry.is_planned
         entry._num_cores = 1  # as if there had been one core at the last call
-        torch.testing.assert_close(fast(x), model(x))
+        for _ in range(8):  # short calls are not all looked at
+            torch.testing.assert_close(fast(x), model(x))
         assert entry.is_planned
+
+
+@pytest.mark.parametrize(("plain_s", "num_looked_at"), [(0.001, 2), (1.0, 16)])
+def test_short_calls_that_run_plainly_are_mostly_not_looked_at(
+    planned: Make, monkeypatch: pytest.MonkeyPatch, plain_s: float, num_looked_at: int
+) -> None:
+    model, x = Wide().eval(), torch.randn(32, 16)
+    looked_at: list[int] = []
+    looking = Malleable._entry
+
+    def counted(self: Malleable, args: Any, kwargs: Any) -> Any:
+        looked_at.append(1)
+        return looking(self, args, kwargs)
+
+    with torch.no_grad():
+        fast = planned(model, x, run="best")
+        [entry] = fast._entries.values()
+        entry.decision.executor = None  # plain execution has won
+        entry.decision.times_s = {"plain": plain_s}
+        monkeypatch.setattr(Malleable, "_entry", counted)
+        for _ in range(16):
+            torch.testing.assert_close(fast(x), model(x))
+        assert len(looked_at) == num_looked_at
 
 
 def test_a_damaged_build_is_built_anew_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import time
 from typing import Callable, Dict, List, Mapping, Sequence
 
 LEAST_GAIN = 0.02  # below this a plan is not worth its threads
-CALL_S = 30e-6  # what a planned call does besides its tasks
+CALL_S = 400e-6  # what a planned call does besides its tasks, in caches that these have emptied
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 25
 _HOPELESS = 1.5  # of the best first call: not timed again where calls take long

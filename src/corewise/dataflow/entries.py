@@ -57,6 +57,12 @@ class Entry:
         """Whether a plan runs, or might after the allocation has changed."""
         return self.decision is not None and (self.decision.executor is not None or self._race is not None)
 
+    def is_plain_and_short(self, most_s: float) -> bool:
+        """Whether plain execution was the best, and takes less than this."""
+        if self.decision is None or self.is_planned:
+            return False
+        return self.decision.times_s.get(PLAIN, most_s) < most_s
+
     def may_plan(self, num_cores: int) -> bool:
         """Whether a plan runs, or is to be tried since there are more cores than at the last call."""
         if self.decision is None:

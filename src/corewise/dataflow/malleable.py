@@ -36,6 +36,8 @@ _MOST_SEEN = 1000
 _OTHERS_S = 0.25  # at most so much for other threads' calls to end before a plan is made
 LONG_SINCE = 200  # calls without a change of the module, after which the next one is planned for at once
 _LONGEST_WAIT = 1 << 16  # calls
+_UNWATCHED = 7  # calls after one for which plain execution is best, where no kind of inputs has a plan
+_SHORT_S = 0.05  # a call that takes longer is always looked at: looking takes half a thousandth at most
 _callers: List[int] = []  # threads whose calls, of whatever model, are under way
 Inputs = Union[torch.Tensor, Sequence[Any], Mapping[str, Any], None]
 
@@ -125,6 +127,7 @@ class Malleable:
         self._seen: Dict[Any, _Comings] = {}  # inputs that came before, whether planned for or not
         self._num_calls = self._num_changes = self._changed_at = self._plans_from = 0
         self._last: Optional[Entry] = None
+        self._unwatched = 0  # calls to come that run plainly whatever they bring
         self._why_unknown = ""  # of inputs that are of no kind
         if self._why_never:
             note_once(f"{type(module).__name__} runs as it is: {self._why_never}")
@@ -132,6 +135,9 @@ class Malleable:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         wait_for_export()  # which would take other threads' modules for parts of its own
+        if self._unwatched > 0:
+            self._unwatched -= 1
+            return self._plainly(args, kwargs)
         if self._why_plain_now():
             return self._module(*args, **kwargs)
         with self._guard:
@@ -140,11 +146,21 @@ class Malleable:
             if entry is not None and teams is not None:
                 entry.follow(teams)
                 self._last = entry
+            elif entry is not None and entry.is_plain_and_short(_SHORT_S):
+                self._unwatched = 0 if any(one.is_planned for one in self._entries.values()) else _UNWATCHED
             _callers.append(threading.get_ident())
         try:
             if entry is None or teams is None:
                 return self._module(*args, **kwargs)
             return entry.run(leaves, teams, lambda: self._module(*args, **kwargs))
+        finally:
+            with contextlib.suppress(ValueError):  # a child forked in between has none
+                _callers.remove(threading.get_ident())
+
+    def _plainly(self, args: Any, kwargs: Any) -> Any:
+        _callers.append(threading.get_ident())
+        try:
+            return self._module(*args, **kwargs)
         finally:
             with contextlib.suppress(ValueError):  # a child forked in between has none
                 _callers.remove(threading.get_ident())
@@ -371,7 +387,7 @@ class Malleable:
 _OWN = {
     "_module", "_options", "_kind_of_executor", "_no_native", "_pid", "_why_never", "_allocation", "_guard",
     "_held", "_finalizer", "_watch", "_entries", "_seen", "_last", "_why_unknown",
-    "_num_calls", "_num_changes", "_changed_at", "_plans_from",
+    "_num_calls", "_num_changes", "_changed_at", "_plans_from", "_unwatched",
 }  # fmt: skip
 
 # Methods that return the module, after which a plan must not be lost: fast = fast.to(torch.bfloat16).
