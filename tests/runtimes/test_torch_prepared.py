@@ -1,5 +1,6 @@
 """Networks with prepared weights and fewer operators compute what the network itself does."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,67 @@ def test_activations_are_part_of_the_layer_or_left_as_they_are(activation: Any, 
     module, x = Activated(activation).eval(), torch.randn(3, 7, 6)
     assert len(nodes(freeze(module, (x,)))) == num_nodes
     assert differ_by(module, x) < 1e-5
+
+
+class Drawn(nn.Module):
+    """Layers, sums and activations drawn at random, some in place, some sharing memory; all values count."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layers, self.plan = nn.ModuleList([nn.Conv2d(8, 8, 1)]), [("layer", 0, 0)]
+        dice = random.Random(seed)
+        makers: list[Callable[[], nn.Module]] = [
+            lambda: nn.Conv2d(8, 8, 3, padding=1),
+            lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
+            lambda: nn.BatchNorm2d(8),
+            lambda: nn.ReLU(inplace=dice.random() < 0.5),
+            lambda: nn.Identity(),
+            lambda: nn.Linear(6, 6),
+        ]
+        for number in range(2, dice.randint(5, 13)):
+            self.layers.append(dice.choice(makers)())
+            what = dice.choice(["layer", "layer", "layer", "sum", "view", "in place", "shared"])
+            self.plan.append((what, dice.randrange(number), dice.randrange(number)))
+
+    def forward(self, x: Any) -> Any:
+        values = [x * 1.0]
+        for (what, first, second), layer in zip(self.plan, self.layers, strict=True):
+            a, b = values[first], values[second]
+            if what == "layer":
+                values.append(layer(a))
+            elif what == "shared":
+                values.append(self.layers[0](a) - self.layers[0](b))
+            elif what == "sum":
+                values.append(torch.relu(a + b))
+            else:
+                values.append(a.view(a.shape) if what == "view" else a.mul_(0.5))
+        return values[-1], torch.stack(values).sum(0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_networks_compute_the_same(seed: int) -> None:
+    torch.manual_seed(seed)
+    module = Drawn(seed).eval()
+    frozen = freeze(module, (torch.randn(2, 8, 6, 6),))
+    x = torch.randn(3, 8, 6, 6)
+    with torch.no_grad():
+        for got, wanted in zip(frozen(x.clone()), module(x.clone()), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_module_that_does_more_than_its_graph_tells_is_refused() -> None:
+    class Aliasing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: Any) -> Any:
+            a = b = self.layer(x)
+            a += x  # torch.fx takes it for a = a + x, which leaves b as it was
+            return a * b
+
+    with pytest.raises(Infeasible, match="its results differ"):
+        freeze(Aliasing().eval(), (torch.randn(2, 4, 5, 5),))
 
 
 def test_layers_that_compute_otherwise_than_torchs_stay_as_they_are() -> None:

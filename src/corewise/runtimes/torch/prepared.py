@@ -7,6 +7,7 @@ before, the sum with a shortcut and the activation behind are part of the same p
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
@@ -14,12 +15,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, traced
 
 DTYPES = (torch.float32, torch.bfloat16)
 _SUMS = (operator.add, operator.iadd, torch.add)
+_WRITING = (
+    *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod),
+    *(operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift),
+    *(operator.imatmul, operator.setitem),
+)
 _FUNCTIONS: Mapping[Any, str] = {
     torch.relu: "relu",
     functional.relu: "relu",
@@ -101,9 +108,31 @@ def freeze(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype 
     """A copy of an evaluating module for inference on CPUs, of the same results up to rounding.
 
     In bfloat16 it is called under `torch.autocast("cpu", torch.bfloat16)`, as the module itself would be.
-    Other sizes of inputs than the example's are computed right too.
+    Other sizes of inputs than the example's are computed right too. Infeasible says why there is no such
+    copy; one reason is that results for the example differ: torch.fx does not see all that a module may do.
     """
-    return prepare(module, example_inputs, dtype)[0]
+    made = prepare(module, example_inputs, dtype)[0]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        wanted, got = (pytree.tree_leaves(one(*_copied(example_inputs))) for one in (module, made))
+    if len(wanted) != len(got) or not all(map(_are_close, wanted, got)):
+        raise Infeasible("freezing full: torch.fx does not see all that this module does: its results differ")
+    return made
+
+
+def _copied(inputs: Sequence[Any]) -> List[Any]:
+    """The inputs for a run of its own: a module may write to what it is given."""
+    return [each.clone() if isinstance(each, Tensor) else each for each in inputs]
+
+
+def _are_close(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return bool(one == other)
+    if one.shape != other.shape:
+        return False
+    allowed = 1e-3 if torch.float32 == one.dtype == other.dtype else 0.1
+    one, other = one.double(), other.double()
+    least = 1e-6 * math.sqrt(one.numel())  # what cancels leaves rounding alone
+    return bool((one - other).norm() <= allowed * one.norm() + least)
 
 
 def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
@@ -120,7 +149,7 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     fold_norms(network)
     _leave_out_idle(network)
     with torch.no_grad():
-        ShapeProp(network).propagate(*example_inputs)
+        ShapeProp(network).propagate(*_copied(example_inputs))
     made = _Preparing(network, dtype)
     num_prepared = made.run()
     if not num_prepared:
@@ -150,8 +179,10 @@ class _Preparing:
     def run(self) -> int:
         for node in list(self.network.graph.nodes):
             self._prepare(node)
+        may_sum = not any(map(self._is_seen_to_change, self.network.graph.nodes))
         for node in list(self.prepared):
-            self._take_in_sum(node)
+            if may_sum:  # where a value changes, it matters when it is read
+                self._take_in_sum(node)
             self._take_in_activation(node)
         for node, layer in self.prepared.items():
             if isinstance(layer, PreparedConvolution) and len(node.args) > 1:
@@ -189,6 +220,13 @@ class _Preparing:
             node.args = (*node.args, other)
             self._replace(user, node)
 
+    def _is_seen_to_change(self, node: fx.Node) -> bool:
+        """Whether it writes to a value that someone else reads too, or that may be part of another."""
+        if not _writes(node, self._called(node)):
+            return False
+        changed = node.args[0] if node.args else None
+        return not (isinstance(changed, fx.Node) and changed in self.prepared and len(changed.users) == 1)
+
     def _take_in_activation(self, node: fx.Node) -> None:
         user = _only_user(node)
         found = None if user is None else self._activation(user)
@@ -220,6 +258,20 @@ class _Preparing:
 
     def _called(self, node: fx.Node) -> Optional[nn.Module]:
         return self.modules.get(str(node.target)) if node.op == "call_module" else None
+
+
+def _writes(node: fx.Node, module: Optional[nn.Module]) -> bool:
+    """Whether the node works in place, or may."""
+    if node.op == "call_module":
+        return bool(getattr(module, "inplace", False))
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = str(getattr(node.target, "__name__", node.target))
+    is_named_so = name.endswith("_") and not name.endswith("__")
+    is_asked = (
+        any(one is True for one in (*node.args[1:], node.kwargs.get("inplace"))) or "out" in node.kwargs
+    )
+    return is_named_so or is_asked or node.target in _WRITING
 
 
 def _only_user(node: fx.Node) -> Optional[fx.Node]:
