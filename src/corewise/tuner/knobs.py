@@ -99,12 +99,15 @@ def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
 def _all_knobs(asked: Asked) -> Iterable[Knob]:
     """Every knob that exists anywhere, those that usually give most first."""
     yield _shape(asked.machine)
-    if asked.traits.takes_images is not False:
-        layouts = ("contiguous", "channels_last", *(("blocked",) if asked.mode == "infer" else ()))
-        yield _plain("memory_format", layouts, "kernels without reorders")
+    layouts = ("contiguous", "channels_last", *(("blocked",) if asked.mode == "infer" else ()))
+    layout = _plain("memory_format", layouts, "kernels without reorders")
+    if asked.mode != "infer" and asked.traits.takes_images is not False:
+        yield layout
     yield Knob("precision", _precisions(asked), "fewer digits are quicker")
     if asked.mode == "infer":  # fixed weights, folded and fused, give more than what follows
         yield _execution(asked.traits, asked.mode)
+        if asked.traits.takes_images is not False:  # blocks exclude frozen weights, which bring their own
+            yield layout
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
     if asked.fixed.get("data", "synthetic") != "synthetic":
         workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS))
