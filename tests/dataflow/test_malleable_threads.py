@@ -103,7 +103,8 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(planned: Make) -> 
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        good = torch.allclose(wide @ wide, expected, atol=1e-3) and torch.allclose(fast(x), model(x))
+        good = len(os.listdir("/proc/self/task")) == 1
+        good &= torch.allclose(wide @ wide, expected, atol=1e-3) and torch.allclose(fast(x), model(x))
         again = malleable(model, x, keep=False)
         os._exit(0 if good and torch.allclose(again(x), model(x)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -109,6 +109,7 @@ def test_a_helper_that_a_shell_had_started_before_it_became_us_is_spared(bench: 
         assert "left behind: sleep 605" in done.stderr
     finally:
         signal_all([helper], signal.SIGKILL)
+        all_gone(bench)  # who was killed takes a moment to end
 
 
 def test_the_supervisor_goes_by_another_name_than_the_command(bench: Bench) -> None:

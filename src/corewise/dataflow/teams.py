@@ -181,7 +181,7 @@ def _forget_in_child() -> None:
     _shared_lock = threading.RLock()
     _shared.clear()
     if _has_run:  # the OpenMP threads are the parent's too, and whoever calls on them waits for ever
-        torch.set_num_threads(1)
+        set_own_width(1)  # torch.set_num_threads would start a thread
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
