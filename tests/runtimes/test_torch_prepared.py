@@ -238,6 +238,13 @@ def test_a_whole_network_computes_the_same_and_the_original_is_left_alone(dtype:
     ("module", "dtype", "reason"),
     [
         (nn.Linear(3, 3), torch.float32, r"trains; call eval\(\)"),
+        (
+            nn.Sequential(nn.Linear(3, 3).eval(), nn.Dropout()).train(False).append(nn.Dropout()),
+            torch.float32,
+            r"a part of it, trains; call eval\(\)",
+        ),
+        (nn.Linear(3, 3).eval().double(), torch.float32, "the module is torch.float64; give it in float32"),
+        (nn.Linear(3, 3, device="meta").eval(), torch.float32, "on the CPU; one is on meta"),
         (nn.Linear(3, 3).eval(), torch.float64, "in float32 or bfloat16"),
         (nn.Tanh().eval(), torch.float32, "no convolution or linear layer"),
         (nn.LSTM(3, 3).eval(), torch.float32, "no convolution or linear layer"),
@@ -246,6 +253,18 @@ def test_a_whole_network_computes_the_same_and_the_original_is_left_alone(dtype:
 def test_what_cannot_be_prepared_says_why(module: Any, dtype: Any, reason: str) -> None:
     with pytest.raises(Infeasible, match=f"freezing full: .*{reason}"):
         prepare(module, (torch.randn(2, 3),), dtype)
+
+
+def test_inputs_may_be_one_tensor_and_mistakes_are_named() -> None:
+    module, x = nn.Linear(3, 3).eval(), torch.randn(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(freeze(module, x)(x), module(x))
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, not str"):
+        freeze("model", (x,))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"in order: corewise\.freeze"):
+        freeze(module, {"x": x})  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):  # the module's own, without a trace of ours
+        freeze(module, (torch.randn(2, 4),))
 
 
 def test_prepared_weights_are_not_moved_or_converted() -> None:

@@ -104,16 +104,26 @@ class PreparedLinear(Prepared):
         return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, name, [], how)
 
 
-def freeze(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype = torch.float32) -> nn.Module:
+def freeze(
+    module: nn.Module, example_inputs: Union[Tensor, Sequence[Any]], dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """A copy of an evaluating module for inference on CPUs, of the same results up to rounding.
 
     In bfloat16 it is called under `torch.autocast("cpu", torch.bfloat16)`, as the module itself would be.
     Other sizes of inputs than the example's are computed right too. Infeasible says why there is no such
     copy; one reason is that results for the example differ: torch.fx does not see all that a module may do.
     """
-    made = prepare(module, example_inputs, dtype)[0]
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"corewise.freeze takes a torch.nn.Module, not {type(module).__name__}")
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    if not isinstance(inputs, (tuple, list)):
+        raise TypeError("example inputs are given in order: corewise.freeze(model, (batch,))")
+    _refuse(module, dtype)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        wanted, got = (pytree.tree_leaves(one(*_copied(example_inputs))) for one in (module, made))
+        wanted = pytree.tree_leaves(module(*_copied(inputs)))
+    made = prepare(module, inputs, dtype)[0]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        got = pytree.tree_leaves(made(*_copied(inputs)))
     if len(wanted) != len(got) or not all(map(_are_close, wanted, got)):
         raise Infeasible("freezing full: torch.fx does not see all that this module does: its results differ")
     return made
@@ -137,14 +147,7 @@ def _are_close(one: Any, other: Any) -> bool:
 
 def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
     """That copy, and how many weights were prepared; Infeasible with the reason where there are none."""
-    if module.training:
-        raise Infeasible("freezing full: the module trains; call eval() on it first")
-    if dtype not in DTYPES:
-        raise Infeasible(f"freezing full: weights are prepared in float32 or bfloat16, not in {dtype}")
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        raise Infeasible("freezing full: this torch was built without oneDNN, which weights are prepared for")
-    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        raise Infeasible("freezing full: this CPU lacks the instructions oneDNN asks for in bfloat16")
+    _refuse(module, dtype)
     network = traced(module, "freezing full")
     fold_norms(network)
     _leave_out_idle(network)
@@ -155,6 +158,22 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     if not num_prepared:
         raise Infeasible("freezing full: it has no convolution or linear layer whose weights can be prepared")
     return network, num_prepared
+
+
+def _refuse(module: nn.Module, dtype: torch.dtype) -> None:
+    if any(part.training for part in module.modules()):
+        raise Infeasible("freezing full: the module, or a part of it, trains; call eval() on it first")
+    for weight in module.parameters():
+        if weight.device.type != "cpu":
+            raise Infeasible(f"freezing full: weights are prepared on the CPU; one is on {weight.device}")
+        if weight.is_floating_point() and weight.dtype not in (torch.float32, dtype):
+            raise Infeasible(f"freezing full: the module is {weight.dtype}; give it in float32")
+    if dtype not in DTYPES:
+        raise Infeasible(f"freezing full: weights are prepared in float32 or bfloat16, not in {dtype}")
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise Infeasible("freezing full: this torch was built without oneDNN, which weights are prepared for")
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise Infeasible("freezing full: this CPU lacks the instructions oneDNN asks for in bfloat16")
 
 
 def _leave_out_idle(network: fx.GraphModule) -> None:
