@@ -196,7 +196,7 @@ def test_what_sequences_do_not_have_is_infeasible_with_its_reason(
 
 
 SIDE_BY_SIDE = """
-import json, sys, warnings
+import json, os, sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
 from corewise.runtimes.base import RankContext
@@ -217,7 +217,8 @@ for mode in ("infer", "train"):
             break
     facts = job.facts()
     told[mode] = [passed, len(worked_ns()), len(busy), facts["num_threads"], facts["num_interop_threads"]]
-print(json.dumps(told))
+print(json.dumps(told), flush=True)
+os._exit(0)  # as ranks end: tearing Python down while a pool's thread still wants its lock ends in an abort
 """
 
 
