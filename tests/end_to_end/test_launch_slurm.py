@@ -25,5 +25,11 @@ def test_a_launch_keeps_to_the_grant_of_slurm(slurm: dict[str, str], bench: Benc
         env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert too_many.returncode == 2
+    unbound = subprocess.run(
+        ["srun", "-n2", "-c1", *words[:4], "--", "true"],
+        env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert unbound.returncode == 0
     if len(os.sched_getaffinity(0)) > 1:
         assert "SLURM_" in too_many.stderr
+        assert unbound.stderr.count("Slurm runs 2 tasks on this node and binds none") == 1

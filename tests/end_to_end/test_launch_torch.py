@@ -35,7 +35,7 @@ os._exit(0)  # gloo's own threads now and then abort a process that takes them d
 
 
 def test_data_parallel_ranks_find_each_other_and_stay_on_their_cpus(bench: Bench) -> None:
-    done = launch(bench, *TWO, "--verify", *python(bench, DATA_PARALLEL), timeout=120)
+    done = launch(bench, *TWO, "--verify", *python(bench, DATA_PARALLEL), timeout=300)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 2: sum 3, 1 threads" for r in (0, 1)]
     assert "every thread stayed within its rank's CPUs" in done.stderr
@@ -58,6 +58,6 @@ def test_binding_to_cores_gives_each_openmp_thread_one_cpu(bench: Bench) -> None
     first, second, *_ = [*sorted(os.sched_getaffinity(0)), -1, -1]
     if second < 0:
         pytest.skip("needs two CPUs")
-    done = launch(bench, "-t", "2", "--bind", "core", "--verify", *python(bench, OPENMP_THREADS), timeout=120)
+    done = launch(bench, "-t", "2", "--bind", "core", "--verify", *python(bench, OPENMP_THREADS), timeout=300)
     assert done.stdout == f"{{{first}}},{{{second}}} 1 2\n", done.stderr
     assert done.returncode == 0

@@ -42,7 +42,7 @@ def kept(folder: Path, *words: str) -> KeptCommand:
     return KeptCommand(words, folder=folder, env=os.environ, output=folder / "output", told=folder / "told")
 
 
-def are_gone(pids: list[int], within_s: float = 10.0) -> bool:
+def are_gone(pids: list[int], within_s: float = 60.0) -> bool:
     until = time.monotonic() + within_s
     while any(Path("/proc", str(pid)).exists() for pid in pids) and time.monotonic() < until:
         time.sleep(0.01)
@@ -59,7 +59,7 @@ def are_gone(pids: list[int], within_s: float = 10.0) -> bool:
 )
 def test_how_a_command_ended_is_told(tmp_path: Path, words: tuple[str, ...], code: int, problem: str) -> None:
     command = kept(tmp_path, *words)
-    assert command.wait(20.0)
+    assert command.wait(60.0)
     end = command.how_it_ended()
     command.end()
     assert (end.code, end.problem) == (code, problem)

@@ -1,11 +1,11 @@
 """What `corewise launch` says, on the error output: the other one is the command's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from corewise.launcher.environment import is_controlled
 from corewise.launcher.outcome import Manner, Outcome, RankEnd
 from corewise.launcher.ranks import Changed, RankStart
-from corewise.launcher.rendezvous import RENDEZVOUS_NAMES
 
 if TYPE_CHECKING:
     from corewise.launcher.verify import Proof
@@ -14,15 +14,16 @@ SIGKILL, SIGPIPE = 9, 13
 MAX_NAME, MAX_NAMES = 60, 5
 
 
-def told_changes(changed: Sequence[Changed]) -> list[str]:
-    """One sentence on the user's variables that a launch overrides, if there are any."""
+def told_changes(changed: Sequence[Changed], asked_for: Collection[str]) -> list[str]:
+    """One sentence on the user's variables that a launch overrides unasked, if there are any."""
     parts = []
-    for change in changed:
+    unasked = [change for change in changed if change.name not in asked_for]
+    for change in unasked:
         becomes = "unset" if change.becomes is None else change.becomes
         parts.append(f"{change.name}={change.value} (now {becomes})")
     if not parts:
         return []
-    keeps = any(change.name not in RENDEZVOUS_NAMES for change in changed)
+    keeps = any(is_controlled(change.name) for change in unasked)
     return [f"overrides {', '.join(parts)}" + ("; --keep-env keeps yours" if keeps else "")]
 
 
@@ -39,7 +40,7 @@ def outcome_lines(outcome: Outcome, manner: Manner, *, quiet: bool) -> list[str]
     if outcome.stubborn:
         lines.append("some processes would not die; see `ps`")
     lines += outcome.problems
-    if outcome.proof is not None:
+    if outcome.proof is not None and not (quiet and outcome.proof.holds):
         lines += _proof(outcome.proof)
     return lines
 
@@ -55,6 +56,7 @@ def outcome_to_json(
         "first_failed": None if failed is None else failed.rank,
         "asked_to_end": outcome.asked_to_end or None,
         "leftovers": list(outcome.leftovers),
+        "problems": list(outcome.problems),
         "params": dict(params),
         "ranks": [_rank_to_json(start, ends.get(start.rank)) for start in starts],
         "verify": None if outcome.proof is None else outcome.proof.to_json(),
@@ -62,16 +64,15 @@ def outcome_to_json(
 
 
 def _rank_to_json(start: RankStart, end: RankEnd | None) -> dict[str, Any]:
-    placed = {"rank": start.rank, "cpus": list(start.placement.cpus), "variables": dict(start.variables)}
-    if end is None:
-        return {**placed, "exit_code": None}
     return {
-        **placed,
-        "pid": end.pid,
-        "exit_code": end.code,
-        "signal": end.killed_by or None,
-        "seconds": end.seconds,
-        "ended_by_us": end.ended_by_us,
+        "rank": start.rank,
+        "cpus": list(start.placement.cpus),
+        "variables": dict(start.variables),
+        "pid": None if end is None else end.pid,
+        "exit_code": None if end is None else end.code,
+        "signal": None if end is None else end.killed_by or None,
+        "seconds": None if end is None else end.seconds,
+        "ended_by_us": end is None or end.ended_by_us,  # without an end: killed when the launch was
     }
 
 

@@ -18,8 +18,8 @@ EPILOG = """examples:
   corewise launch --processes 2 --dry-run -- python train.py
 
 exit codes: that of the rank that failed first (128 + n when signal n killed it); 0 when all ended well;
-1 when --verify found a thread outside its CPUs; 2 for a mistake in this command; 126, 127 as shells do.
-docs/launching.md has the rest."""
+1 when --verify found a thread outside its CPUs, or a log is not whole; 2 for a mistake in this command;
+126, 127 as shells do. docs/launching.md has the rest."""
 HELP_WIDTH = 100
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -133,7 +133,10 @@ def _add_settings(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument("--no-prefix", dest="prefix", action="store_false", help="no [RANK] before each line")
-    group.add_argument("--log-dir", type=Path, metavar="DIR", help="keep each process's output: rank-N.log")
+    group.add_argument(
+        "--log-dir", type=_folder, metavar="DIR",
+        help="keep each process's output: rank-N.log; older ones there go to older-N/",
+    )  # fmt: skip
     group.add_argument(
         "--grace", dest="grace_s", type=_duration, default=10.0, metavar="TIME",
         help="between SIGTERM and SIGKILL when another has failed; default 10s",
@@ -185,6 +188,12 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise argparse.ArgumentTypeError(f"write NAME=VALUE, not {text!r}")
     return name, value
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name; write . for this folder")
+    return Path(text)
 
 
 def _duration(text: str) -> float:

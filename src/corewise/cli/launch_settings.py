@@ -51,6 +51,8 @@ def read_settings(request: Request, program: str, topology: Topology, allocation
         params = {**params, "execution": "malleable"}
     from_file = {name: str(request.config) for name in given if name not in request.params}
     libraries = _libraries(params, program, from_file)
+    if libraries and "LD_PRELOAD" in request.environment:
+        notes.append(f"--env LD_PRELOAD replaces what would load {' and '.join(libraries)}")
     _check_huge_pages(params, notes, from_file)
     return Settings(params, {**environment, **request.environment}, libraries, tuple(notes), independent)
 

@@ -1,5 +1,6 @@
 """How a launch is to be run, and how it ended."""
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,8 @@ from corewise.worker.signals import signal_name
 
 if TYPE_CHECKING:
     from corewise.launcher.verify import Proof
+
+DIED_OF_SIGNAL = 128  # and its number, as shells say it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +55,14 @@ class Outcome:
     asked_to_end: str  # the signal that told us to, empty for none
     leftovers: tuple[str, ...]  # processes that ranks left behind and that we ended
     stubborn: bool  # whether some would not die
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # outputs and logs that are not whole
     proof: "Proof | None"
+    was_killed: bool = False  # the launch itself, and with it all ranks
 
     @property
     def code(self) -> int:
         if self.first_failed is not None:
             return self.first_failed.code
-        return 1 if self.proof is not None and not self.proof.holds else 0
-
-
-def log_file(folder: Path, rank: int) -> Path:
-    """Where a rank's output is kept."""
-    return folder / f"rank-{rank}.log"
+        if self.was_killed:
+            return DIED_OF_SIGNAL + signal.SIGKILL
+        return 1 if self.problems or (self.proof is not None and not self.proof.holds) else 0

@@ -116,7 +116,8 @@ def plan_ranks(
         if port is not None:
             own.update(rendezvous_variables(rank, len(placements), port))
         if keep_env:
-            own = {**_yielding(own, around.env), **asked_for}
+            own = _yielding(own, around.env)
+        own.update(asked_for)
         env = {**inherited, **own}
         confined = params["bind"] != "none"
         starts.append(RankStart(rank, tuple(command), placement, confined, own, env))

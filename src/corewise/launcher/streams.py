@@ -240,7 +240,8 @@ class Relay:
         if source.log is None:
             return
         try:
-            source.log.write(data)
+            while data:  # a disk that is nearly full takes a part, and says so at the next
+                data = data[source.log.write(data) :]
         except OSError as problem:
             self.log_problem = problem
             source.log = None

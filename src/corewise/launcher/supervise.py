@@ -23,9 +23,10 @@ from corewise.launcher.descendants import (
     signal_all,
 )
 from corewise.launcher.front import END_LIMIT_S, Guard, exit_code
-from corewise.launcher.outcome import Manner, Outcome, RankEnd, log_file
+from corewise.launcher.logs import log_file
+from corewise.launcher.outcome import DIED_OF_SIGNAL, Manner, Outcome, RankEnd
 from corewise.launcher.ranks import RankStart
-from corewise.launcher.starting import Descriptors, fork_rank
+from corewise.launcher.starting import Descriptors, allow_files, fork_rank, no_room
 from corewise.launcher.streams import UPDATE_EVERY_S, Lines, Raw, Relay, Sink
 from corewise.worker.signals import signal_name
 
@@ -36,7 +37,6 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PATIENCE_S = 0.5  # for helpers that end by themselves once their rank has
 LEFTOVER_GRACE_S = 2.0  # at most, for what a rank left behind
 KILL_EVERY_S = 0.1
-DIED_OF_SIGNAL = 128  # and its number, as shells say it
 
 
 @dataclass
@@ -89,10 +89,15 @@ class _Supervisor:
 
     def run(self) -> Outcome:
         self._listen()
+        files_limit = allow_files(len(self.starts))
         for start in self.starts:
-            self._start(start)
+            try:
+                self._start(start, files_limit)
+            except OSError as problem:  # those that have started die with us
+                raise no_room(start.rank, problem) from None
         os.setsid()  # only now: a rank on the terminal needs the terminal's session
         signal.pthread_sigmask(signal.SIG_SETMASK, self.guard.mask)
+        was_killed = False
         try:
             while not self._reap():
                 self._wait()
@@ -102,6 +107,7 @@ class _Supervisor:
             while self.relay.num_waiting_bytes and not self.impatient:
                 self._wait()
         except _FrontGone:
+            was_killed = True
             end_descendants(END_LIMIT_S)
         return Outcome(
             ranks=tuple(rank.end for rank in self.ranks if rank.end is not None),
@@ -111,6 +117,7 @@ class _Supervisor:
             stubborn=self.stubborn,
             problems=tuple(self.relay.problems()),
             proof=self.verifier.proof() if self.verifier is not None else None,
+            was_killed=was_killed,
         )
 
     def _make_verifier(self) -> "Verifier | None":
@@ -133,7 +140,7 @@ class _Supervisor:
         self.selector.register(read_end, selectors.EVENT_READ, lambda: self._hear_kernel(read_end))
         self.selector.register(self.guard.signals_fd, selectors.EVENT_READ, self._hear_front)
 
-    def _start(self, start: RankStart) -> None:
+    def _start(self, start: RankStart, files_limit: tuple[int, int] | None) -> None:
         given, theirs = self._descriptors(start.rank)
         pid, told = fork_rank(
             start,
@@ -142,6 +149,7 @@ class _Supervisor:
             own_session=not self.on_terminal,
             mask=self.guard.mask,
             handled=tuple(self.guard.watched),
+            files_limit=files_limit,
         )
         for fd in theirs:
             os.close(fd)
@@ -170,7 +178,7 @@ class _Supervisor:
     def _log(self, rank: int) -> BinaryIO | None:
         if self.manner.log_dir is None:
             return None
-        return self.stack.enter_context(open(log_file(self.manner.log_dir, rank), "wb", buffering=0))
+        return self.stack.enter_context(open(log_file(self.manner.log_dir, rank), "ab", buffering=0))
 
     # Waiting and hearing
 
