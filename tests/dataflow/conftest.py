@@ -1,6 +1,7 @@
 """Teams and quick plans for tests of changing widths."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds the C++ executor before the first test: no test's time limit then runs while it is built."""
+    if not session.config.option.collectonly and any(
+        Path(__file__).parent in one.path.parents for one in session.items
+    ):
+        from corewise.dataflow.native_executor import missing
+
+        missing()
 
 
 @pytest.fixture
@@ -27,7 +38,7 @@ def planned() -> Iterator[Callable[..., Malleable]]:
 
 @pytest.fixture
 def native(need: Callable[[bool, str], None]) -> None:
-    """For tests that need the C++ executor; the first builds it."""
+    """For tests that need the C++ executor."""
     from corewise.dataflow.native_executor import missing
 
     problem = missing()

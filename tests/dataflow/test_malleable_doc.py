@@ -18,7 +18,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     code = "\n".join(examples).replace("malleable(model, x)", "malleable(model, x, planning_s=0.2)")
     env = {**os.environ, "COREWISE_NATIVE": "0", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert "operators in" in done.stdout

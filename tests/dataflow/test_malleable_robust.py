@@ -30,7 +30,7 @@ from corewise.dataflow.schedule import Lane, Plan, Step, Task
 from corewise.dataflow.teams import Team, in_team, shared_teams
 
 Make = Callable[..., Malleable]
-LONGEST_S = 20  # far more than any of this takes; what deadlocks takes for ever
+LONGEST_S = 60  # far more than any of this takes; what deadlocks takes for ever
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_branches_marked_inside_a_plan_of_cpp_threads_run_one_after_the_other(na
 
 def test_a_branch_may_wait_for_a_thread_that_marks_branches() -> None:
     with ThreadPoolExecutor(1) as pool:
-        inner = ended(lambda: parallel(lambda: pool.submit(both, torch.ones(1)).result(5), in_team))
+        inner = ended(lambda: parallel(lambda: pool.submit(both, torch.ones(1)).result(LONGEST_S), in_team))
     close_parallel()
     assert inner[0].item() == 5
     assert inner[1]
@@ -91,7 +91,7 @@ def test_a_model_called_while_branches_wait_for_it_runs_as_it_is(planned: Make) 
     model, x = Wide().eval(), torch.randn(4, 16)
     with torch.no_grad(), ThreadPoolExecutor(1) as pool:
         fast = planned(model, x)
-        found = ended(lambda: parallel(lambda: pool.submit(fast, x).result(5), lambda: None))[0]
+        found = ended(lambda: parallel(lambda: pool.submit(fast, x).result(LONGEST_S), lambda: None))[0]
         close_parallel()
         torch.testing.assert_close(found, model(x))
 
@@ -252,6 +252,8 @@ def test_more_cores_give_plans_another_chance(planned: Make) -> None:
         entry._num_cores = 1  # as if there had been one core at the last call
         for _ in range(8):  # short calls are not all looked at
             torch.testing.assert_close(fast(x), model(x))
+            if entry.is_planned:  # a race begins, which plain execution may win
+                break
         assert entry.is_planned
 
 

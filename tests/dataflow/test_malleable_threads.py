@@ -45,7 +45,7 @@ def teams_alive() -> list[str]:
 
 def teams_that_stay() -> list[str]:
     """Threads that do not end; one that has ended for Python may take the kernel a moment longer."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while (found := teams_alive()) and time.monotonic() < until:
         time.sleep(0.01)
     return found
@@ -102,7 +102,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(planned: Make) -> 
     expected = wide @ wide  # by all threads of the parent
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(120)
         good = len(os.listdir("/proc/self/task")) == 1
         good &= torch.allclose(wide @ wide, expected, atol=1e-3) and torch.allclose(fast(x), model(x))
         again = malleable(model, x, keep=False)
@@ -140,7 +140,7 @@ FOLLOWS = """
         for _ in range(12):
             assert torch.allclose(fast(x), model(x), atol=1e-5)
         on = [list(teams.cpus) for teams in fast._held]
-        until = time.monotonic() + 20  # one that has ended for Python may take the kernel a moment longer
+        until = time.monotonic() + 60  # one that has ended for Python may take the kernel a moment longer
         while not on and num_of_teams() and time.monotonic() < until:
             time.sleep(0.01)
         said.append([on, torch.get_num_threads(), num_of_teams()])
@@ -164,7 +164,7 @@ def test_widths_follow_the_allocation_and_nothing_keeps_the_interpreter(
     need(num_cpus > 1, "one CPU cannot be made fewer")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COREWISE_NATIVE": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FOLLOWS)], env=env, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", textwrap.dedent(FOLLOWS)], env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     before, fewer, after = json.loads(done.stdout)

@@ -89,7 +89,7 @@ def test_idle_cores_take_tasks_of_a_busy_one(teams: Teams, busy: int) -> None:
     executor = NativeExecutor(captured.program, tasks, all_on(busy, tasks, 3, 3 - busy), teams)
     helpers = set()
     with torch.no_grad():
-        for number in range(20):
+        for number in range(200):
             x = torch.randn(128, 300, 6)
             values = bound.values([x])
             executor.run(values)

@@ -162,6 +162,44 @@ def test_a_second_backward_needs_retain_graph_as_in_plain_torch(trained: Make) -
         loss.backward()
 
 
+class Heads(nn.Module):
+    """Three results: two with histories of their own, one that shares its own with both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = Wide(), Wide()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        left, right = self.left(x).tanh(), self.right(x).tanh()
+        return left, right, (left * right).exp()
+
+
+def test_results_with_histories_of_their_own_are_differentiated_one_after_the_other(trained: Make) -> None:
+    model, x = Heads(), torch.randn(4, 16)
+    found = []
+    for run in (trained(model, x), model):
+        left, right, both = run(x)
+        left.sum().backward()
+        right.square().sum().backward()
+        found.append([one.grad for one in model.parameters()])
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            both.sum().backward()
+        model.zero_grad()
+    assert_same(*found)
+
+
+def test_planning_tells_no_hook_of_a_gradient() -> None:
+    model, x = Wide(), torch.randn(4, 16)
+    told: list[Tensor] = []
+    model.stem.weight.register_hook(told.append)
+    torch.set_num_threads(2)
+    fast = malleable(model, x, executor="python", planning_s=0.05, keep=False)
+    assert not told
+    fast(x).sum().backward()
+    assert len(told) == 1
+    fast.close()
+
+
 def test_gradients_of_gradients_are_those_of_plain_execution(trained: Make) -> None:
     model, x = Wide(), torch.randn(4, 16, requires_grad=True)
     planned = trained(model, x)

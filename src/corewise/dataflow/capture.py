@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import torch
 
 from corewise.dataflow import batch_cuts, operators
+from corewise.dataflow.mirror import mirrored, patching_this_thread
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Program, Ref, values_in
@@ -88,11 +102,40 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _export(module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    met: List[int] = []
+    stand_in = mirrored(module)
+    if stand_in is not None:  # other threads may call the module meanwhile
+        own = {id(part) for part in module.modules()}
+        try:
+            exported = _exported(stand_in, args, kwargs, own, met)
+            if not met and not _holds_tensors_of(module, exported.constants.values()):
+                return exported
+        except CannotCapture:
+            if not met:
+                raise
+    return _exported(module, args, kwargs)  # its code reaches its parts by ways of its own
+
+
+def _exported(
+    module: torch.nn.Module,
+    args: Tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    watched: Collection[int] = (),
+    met: Optional[List[int]] = None,
+) -> Any:
+    """What export gives; adds to `met` the ids of modules among `watched` that the module's code uses."""
+    eager = torch.autocast("cpu", enabled=False)
+    own_thread = patching_this_thread(watched, [] if met is None else met)
     try:
-        with quiet_export(), torch.autocast("cpu", enabled=False), quick_shapes():
+        with quiet_export(), own_thread, eager, quick_shapes():
             return torch.export.export(module, args, dict(kwargs), strict=False)
     except Exception as problem:
         raise CannotCapture(f"torch.export cannot take it: {_first_line(problem)}") from problem
+
+
+def _holds_tensors_of(module: torch.nn.Module, constants: Iterable[Any]) -> bool:
+    own = {id(one) for one in (*module.parameters(), *module.buffers())}
+    return any(id(one) in own for one in constants)
 
 
 def _first_line(problem: BaseException) -> str:

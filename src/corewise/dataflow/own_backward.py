@@ -95,12 +95,13 @@ def gradients(result: Any, brought: Sequence[torch.Tensor]) -> Gradients:
         return [None] * len(brought)
     generator = torch.Generator().manual_seed(_SEED)
     arriving = [torch.randn(one.shape, dtype=one.dtype, generator=generator) for one in outputs]
-    with _silent_hooks(brought):
+    with silent_hooks(brought):
         return torch.autograd.grad(outputs, list(brought), arriving, allow_unused=True)
 
 
 @contextlib.contextmanager
-def _silent_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+def silent_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """A context in which nobody is told of these tensors' gradients: they are thrown away."""
     kept: List[Tuple[Any, Dict[Any, Any]]] = []
     for tensor in tensors:
         hooks = tensor._backward_hooks

@@ -20,6 +20,7 @@ from corewise.dataflow.cost import measure_costs
 from corewise.dataflow.feedback import corrected
 from corewise.dataflow.kept_costs import PLAIN, Kept
 from corewise.dataflow.lanes import widths_for
+from corewise.dataflow.own_backward import silent_hooks
 from corewise.dataflow.plan import fixed, moldable
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
@@ -295,4 +296,5 @@ def differentiated(case: Case, result: Any) -> object:
     if not outputs or not wanted:
         return None
     loss = sum(one.float().sum() if not one.is_complex() else one.abs().sum() for one in outputs)
-    return torch.autograd.grad(loss, wanted, allow_unused=True)  # type: ignore[arg-type]
+    with silent_hooks(wanted):
+        return torch.autograd.grad(loss, wanted, allow_unused=True)  # type: ignore[arg-type]

@@ -132,6 +132,12 @@ class PythonTraining:
         task_function(self.program, Task(tuple(range(len(self.program.calls))), ()), set())(values)
 
 
+_TWICE = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have "
+    "already been freed). Specify retain_graph=True if you need to backward through the graph a second time."
+)
+
+
 class _Whole(torch.autograd.Function):
     """The whole program as one node of the caller's graph."""
 
@@ -150,22 +156,26 @@ class _Whole(torch.autograd.Function):
         results = [one.detach() if isinstance(one, torch.Tensor) else one for one in made]
         tensors = [(one, result) for one, result in zip(made, results) if isinstance(one, torch.Tensor)]
         ctx.mark_non_differentiable(*[result for one, result in tensors if not one.requires_grad])
+        ctx.left = {n for n, one in enumerate(made) if isinstance(one, torch.Tensor) and one.requires_grad}
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *arriving: Any) -> Any:
-        given = ctx.saved_tensors  # raises what plain torch does when the graph is gone
         training: PythonTraining = ctx.training
         if torch.is_grad_enabled():
-            return (None, None, None, *_differentiable(ctx, given, arriving))
-        tape: Tape = ctx.tape
+            return (None, None, None, *_differentiable(ctx, ctx.saved_tensors, arriving))
+        tape: Optional[Tape] = ctx.tape
+        if tape is None:
+            raise RuntimeError(_TWICE)
         keeps = _keeps_graph is None or _keeps_graph()
+        if not keeps:  # results with histories of their own may be differentiated one after the other
+            ctx.left -= {n for n, gradient in enumerate(arriving) if gradient is not None}
+            if not ctx.left:
+                tape.is_used_up, ctx.tape = True, None
         wanted = dict(zip(ctx.sources, ctx.needs_input_grad[3:]))
         tape.keeps_graph = keeps
         tape.is_wanted = [wanted.get(use.value, True) for use in training.borders.uses]
         found = training.run_backward(tape, arriving)
-        if not keeps:
-            ctx.tape = None
         gradients = []
         for value in ctx.sources:
             uses = training.borders.uses_of_value.get(value, ())

@@ -25,6 +25,7 @@ class Tape:
         self.given: List[List[Any]] = [[] for _ in range(num_tasks)]
         self.used: List[Any] = [None] * num_uses
         self.is_wanted: List[bool] = [True] * num_uses
+        self.is_used_up = False  # by the pass under way: nothing is kept for another one
         self.keeps_graph = True
 
 
@@ -159,6 +160,6 @@ class _SegmentBackward:
                 roots, leaves, arriving, retain_graph=tape.keeps_graph, allow_unused=True
             )
             found = dict(zip(wanted, gradient))
-        if not tape.keeps_graph:
+        if tape.is_used_up:
             tape.given[self.number] = []
         return [found.get(use) for use in self.uses]

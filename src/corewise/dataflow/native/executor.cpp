@@ -3,6 +3,8 @@
 
 #include <ATen/ops/ones_like.h>
 
+#include <set>
+
 #include "training.h"
 
 namespace corewise {
@@ -22,11 +24,14 @@ struct ProgramBackward : Node {
     if (c10::GradMode::is_enabled()) return differentiable(std::move(arriving));
     std::vector<bool> is_wanted(executor->borders->made_by.size(), true);
     for (size_t i = 0; i < sources.size(); ++i) is_wanted[sources[i]] = task_should_compute_output(i);
+    const bool keeps = torch::autograd::get_current_graph_task_keep_graph();
     Warnings warnings;
     Warning<BackwardRun> run(
-        warnings, *executor->borders, tape, is_wanted, torch::autograd::get_current_graph_task_keep_graph(),
-        executor->backward, executor->lanes->caller);
-    for (size_t i = 0; i < outputs.size(); ++i) run.gradients[outputs[i]] = std::move(arriving[i]);
+        warnings, *executor->borders, tape, is_wanted, keeps, executor->backward, executor->lanes->caller);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (arriving[i].defined() && !keeps) spent.insert(outputs[i]);
+      run.gradients[outputs[i]] = std::move(arriving[i]);
+    }
     executor->run_backward(run);
     for (const Warned& it : warnings.taken()) TORCH_WARN(it.message);
     variable_list found;
@@ -34,7 +39,10 @@ struct ProgramBackward : Node {
     return found;
   }
 
+  // Results with histories of their own may be differentiated one after the other: what the first has used up
+  // is freed task by task, and raises where the next one needs it.
   void release_variables() override {
+    if (!spent.empty() && spent.size() < outputs.size()) return;
     is_released = true;
     tape.ends.clear();
     tape.begins.clear();
@@ -48,6 +56,7 @@ struct ProgramBackward : Node {
   std::vector<int> sources;  // value numbers of what the gradients are for
   std::vector<IValue> originals;  // what was brought, with constants
   std::vector<int64_t> versions;
+  std::set<int> spent;  // outputs whose history was gone through for the last time
   bool is_released = false;
 
  private:
