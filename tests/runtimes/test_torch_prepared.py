@@ -1,7 +1,10 @@
 """Networks with prepared weights and fewer operators compute what the network itself does."""
 
+import copy
+import pickle
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -246,8 +249,13 @@ def test_a_whole_network_computes_the_same_and_the_original_is_left_alone(dtype:
         (nn.Linear(3, 3).eval().double(), torch.float32, "the module is torch.float64; give it in float32"),
         (nn.Linear(3, 3, device="meta").eval(), torch.float32, "on the CPU; one is on meta"),
         (nn.Linear(3, 3).eval(), torch.float64, "in float32 or bfloat16"),
-        (nn.Tanh().eval(), torch.float32, "no convolution or linear layer"),
-        (nn.LSTM(3, 3).eval(), torch.float32, "no convolution or linear layer"),
+        (nn.Tanh().eval(), torch.float32, "no convolution of images and no linear layer"),
+        (nn.LSTM(3, 3).eval(), torch.float32, "no convolution of images and no linear layer"),
+        (
+            nn.TransformerEncoderLayer(3, 1, 4).eval(),
+            torch.float32,
+            r"none of its .* does not look into layers of torch\.nn",
+        ),
     ],
 )
 def test_what_cannot_be_prepared_says_why(module: Any, dtype: Any, reason: str) -> None:
@@ -294,3 +302,113 @@ def test_a_trial_runs_with_prepared_weights_and_counts_them(
     job.step()
     assert check.passed, check
     assert job.facts()["num_prepared_weights"] > 1
+
+
+class Attends(nn.Module):
+    """A norm that is not prepared before a layer that is, and what it has seen last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(6), nn.Linear(6, 6)
+        self.register_buffer("num_calls", torch.zeros(()))
+        self.last, self.seen = None, []  # type: ignore[var-annotated]
+
+    def forward(self, x: Any) -> Any:
+        self.num_calls += 1
+        self.last = self.layer(self.norm(x))
+        self.seen.append(self.last)
+        return self.last
+
+
+def test_module_and_copy_do_not_change_each_other() -> None:
+    module, x = Attends().eval(), torch.randn(3, 6)
+    frozen = freeze(module, (x,))
+    assert module.last is None
+    assert not module.seen
+    assert not module.num_calls
+    assert set(dict(module.named_buffers())) == {"num_calls"}
+    assert "_tensor_constant0" not in vars(module)
+    wanted = frozen(x)
+    assert not wanted.requires_grad
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(3.0)
+    assert torch.equal(frozen(x), wanted)
+    with pytest.raises(RuntimeError, match="stay where and what they are"):
+        frozen.double()
+    frozen.train()
+    assert {each.dtype for each in module.parameters()} == {torch.float32}
+    assert not any(part.training for part in module.modules())
+
+
+class Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return functional.relu(y + self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [((3, 4, 5, 5), (1, 4, 5, 5)), ((1, 4, 5, 5), (3, 4, 5, 5)), ((2, 4, 1, 1), (2, 4, 5, 5))],
+    ids=str,
+)
+def test_a_sum_spreads_its_terms_out_for_other_sizes(shapes: Any) -> None:
+    module = Added().eval()
+    frozen = freeze(module, (torch.randn(1, 4, 1, 1), torch.randn(1, 4, 1, 1)))
+    assert nodes(frozen) == ["prepared_0"]
+    given = [torch.randn(shape) for shape in shapes]
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(*given), module(*given))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3, None], ids=["layer", "norm", "idle", "activation", "all"])
+def test_where_a_hook_is_nothing_is_left_out(place: int | None) -> None:
+    module = nn.Sequential(
+        nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Identity(), nn.ReLU(), nn.Conv2d(4, 4, 1)
+    )
+    hooked = module if place is None else module[place]
+    seen = []
+    hooked.register_forward_hook(lambda module, given, result: seen.append(1) or result.abs() + 1)
+    frozen, x = freeze(module.eval(), torch.randn(2, 4, 5, 5)), torch.randn(2, 4, 5, 5)
+    seen.clear()
+    with torch.no_grad():
+        got = frozen(x)
+        assert bool(seen) is (place is not None)  # a leaf's is called; what a whole's does is in the graph
+        torch.testing.assert_close(got, module(x))
+
+
+def test_weights_that_are_computed_from_others_are_prepared_too() -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1))
+    assert differ_by(nn.Sequential(normed, nn.BatchNorm2d(4), nn.ReLU()), torch.randn(2, 4, 5, 5)) < 1e-5
+
+
+def test_results_are_compared_whatever_holds_them_and_masks_are_equal() -> None:
+    @dataclass
+    class Result:
+        rows: Any
+        masked: Any
+
+    class Returns(nn.Module):
+        def __init__(self, masks: float) -> None:
+            super().__init__()
+            self.layer, self.masks = nn.Linear(4, 4), masks
+
+        def forward(self, x: Any) -> Any:
+            rows = self.layer(x)
+            return Result(rows, torch.where(rows > 0, rows, self.masks))
+
+    x = torch.randn(8, 4)
+    frozen = freeze(Returns(float("-inf")).eval(), x)
+    assert torch.isinf(frozen(x).masked).any()
+    with pytest.raises(Infeasible, match="gives NaN for the example inputs"):
+        freeze(Returns(float("nan")).eval(), x)
+
+
+def test_a_frozen_copy_is_copied_but_not_saved() -> None:
+    frozen, x = freeze(nn.Linear(3, 3).eval(), torch.randn(2, 3)), torch.randn(2, 3)
+    assert torch.equal(copy.deepcopy(frozen)(x), frozen(x))
+    with pytest.raises(TypeError, match="save the model itself, and freeze it where it is loaded"):
+        pickle.dumps(frozen)

@@ -198,7 +198,10 @@ def test_the_command_to_type_works_with_and_without_a_file(
 
 def test_the_command_of_a_script_sets_its_loader_workers() -> None:
     best = replace(BEST, params={"processes": 1, "threads": 2, "loader_workers": 4})
-    script = replace(RESULT, mode="script", command="python mine.py", output="", best=best)
+    variables = {"COREWISE_LOADER_WORKERS": "4"}
+    script = replace(
+        RESULT, mode="script", command="python mine.py", output="", best=best, environment=variables
+    )
     assert launch_line(script).endswith("--env COREWISE_LOADER_WORKERS=4 -- python mine.py")
 
 
@@ -210,3 +213,21 @@ def test_a_setting_stands_once_in_the_table_of_a_notebook() -> None:
     assert rows(replace(RESULT, hand=hand)) == ["default", "by hand", "best"]
     assert rows(replace(RESULT, hand=BEST)) == ["default", "best"]
     assert rows(replace(RESULT, verdict="no difference", best=DEFAULT)) == ["default"]
+
+
+def test_the_command_without_a_file_sets_what_was_set_for_every_start() -> None:
+    alone = replace(RESULT, output="", environment={"MY_FLAG": "a b"})
+    assert launch_line(alone).startswith("corewise launch --processes 8 --env 'MY_FLAG=a b' ")
+    assert read_words(shlex.split(launch_line(alone))[2:]).environment == {"MY_FLAG": "a b"}
+    assert alone.to_json()["environment"] == {"MY_FLAG": "a b"}
+
+
+def test_an_error_of_nought_is_told_and_none_where_nothing_was_checked() -> None:
+    def last_cell(default: Side, mode: str = "infer") -> str:
+        text = answer_text(replace(RESULT, default=default, best=replace(BEST, check_error=0.5), mode=mode))
+        return next(line for line in text.splitlines() if line.startswith("  default ")).split("  ")[-1]
+
+    assert last_cell(replace(DEFAULT, check_error=0.0)) == "0.0e+00"
+    assert last_cell(replace(DEFAULT, check_error=0.0), "script") == "0.0e+00"
+    assert last_cell(DEFAULT) == "not checked"
+    assert last_cell(DEFAULT, "script") == "-"

@@ -24,7 +24,7 @@ Make = Callable[..., ScriptArena]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(script_arena, "SAMPLE_S", 0.1)
-    monkeypatch.setattr(script_arena, "SHORTEST_PAUSE_S", 0.3)
+    monkeypatch.setattr(script_arena, "SHORTEST_PAUSE_S", 1.0)
     arenas = []
 
     def made(body: str, throughput: str = "", check: str = "") -> ScriptArena:
@@ -45,26 +45,34 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 def test_a_rate_that_is_printed_once_at_the_end_is_that_of_the_run(make: Make) -> None:
     arena = make("time.sleep(0.1)\nprint('512.5 img/s')", "(.*) img/s")
-    entrant = arena.enter(DEFAULT, 20.0)
+    entrant = arena.enter(DEFAULT, 60.0)
     assert [entrant.sample().throughput for _ in range(2)] == [512.5, 512.5]
     assert arena.way is Way.RUNS
 
 
 def test_one_report_at_the_end_counts_over_the_run(make: Make) -> None:
     arena = make("import corewise\ntime.sleep(0.1)\ncorewise.report_progress(samples=10)")
-    assert 0 < arena.enter(DEFAULT, 20.0).sample().throughput < 10 / 0.1
+    assert 0 < arena.enter(DEFAULT, 60.0).sample().throughput < 10 / 0.1
     assert arena.way is Way.RUNS
 
 
 @pytest.mark.parametrize(
     ("printed", "way"),
-    [("n / (time.time() - began)", Way.STARTS), ("100.0", Way.TURNS)],
+    [("100 * worked_s / (time.time() - began)", Way.STARTS), ("100.0", Way.TURNS)],
     ids=["average", "rate"],
 )
 def test_averages_since_the_beginning_are_found_out_by_a_pause(make: Make, printed: str, way: Way) -> None:
-    loop = f"for n in itertools.count(1):\n    time.sleep(0.01)\n    print({printed}, 'img/s')"
-    arena = make(f"began = time.time()\n{loop}", "(.*) img/s")
-    entrant = arena.enter(DEFAULT, 20.0)
+    loop = f"""
+began = last = time.time()
+worked_s = 0.0
+while True:
+    time.sleep(0.01)
+    last, before = time.time(), last
+    worked_s += min(last - before, 0.3)  # a busy machine's delays are work, the pause is none
+    print({printed}, 'img/s')
+"""
+    arena = make(loop, "(.*) img/s")
+    entrant = arena.enter(DEFAULT, 60.0)
     entrant.sample()
     entrant.sample()
     assert arena.way is way
@@ -73,13 +81,13 @@ def test_averages_since_the_beginning_are_found_out_by_a_pause(make: Make, print
 def test_the_memory_of_a_launched_script_is_without_the_launcher(make: Make) -> None:
     loop = "for n in itertools.count():\n    time.sleep(0.01)\n    print(100, 'img/s')"
     arena = make(loop, "(.*) img/s")
-    alone, launched = (arena.enter(each, 20.0).sample().memory_bytes for each in (DEFAULT, OTHER))
+    alone, launched = (arena.enter(each, 60.0).sample().memory_bytes for each in (DEFAULT, OTHER))
     assert 0 < launched < 1.5 * alone
 
 
 def test_the_time_of_a_launched_run_is_that_of_the_command(make: Make) -> None:
     start = make("time.sleep(0.1)").start(OTHER)
-    assert start.process.wait(20.0)
+    assert start.process.wait(60.0)
     start.require_good_end()
     launcher_s = start.process.how_it_ended().seconds
     assert 0.1 < start.seconds() < launcher_s
@@ -93,30 +101,30 @@ def test_a_number_that_only_later_differs_is_noticed(make: Make) -> None:
         "(.*) img/s",
         "loss (.*)",
     )
-    arena.enter(DEFAULT, 20.0)
-    assert arena.compare_defaults(20.0) > 0
+    arena.enter(DEFAULT, 60.0)
+    assert arena.compare_defaults(60.0) > 0
 
 
 def test_a_default_that_prints_nan_is_told_so(make: Make) -> None:
     with pytest.raises(Rejected, match="it prints nan"):
-        make("print('9 img/s')\nprint('loss nan')", "(.*) img/s", "loss (.*)").enter(DEFAULT, 20.0)
+        make("print('9 img/s')\nprint('loss nan')", "(.*) img/s", "loss (.*)").enter(DEFAULT, 60.0)
 
 
 def test_a_file_that_is_not_found_is_told_with_the_folder(make: Make, tmp_path: Path) -> None:
     with pytest.raises(Rejected, match=f"folder of its own, not in {tmp_path}"):
-        make("open('data.txt')").enter(DEFAULT, 20.0)
+        make("open('data.txt')").enter(DEFAULT, 60.0)
 
 
 def test_names_of_our_own_files_are_free_for_the_script(make: Make) -> None:
     arena = make("os.mkdir('output')\nopen('progress', 'x')")
-    arena.enter(DEFAULT, 20.0)
+    arena.enter(DEFAULT, 60.0)
     assert arena.by_clock
 
 
 def test_a_default_with_something_fixed_is_launched_with_it(make: Make) -> None:
     arena = make("assert os.environ['OMP_NUM_THREADS'] == '1'")
     arena.script = replace(arena.script, default_is_launched=True)
-    arena.enter(DEFAULT, 20.0)
+    arena.enter(DEFAULT, 60.0)
     assert arena.by_clock
 
 
@@ -131,4 +139,4 @@ def test_a_script_whose_rate_does_not_match_is_told_what_it_printed(make: Make) 
             break
     assert str(refused.value).endswith("; killed: working")
     with pytest.raises(Rejected, match="printed nothing that matches --throughput: done"):
-        make("print('done')", "(.*) img/s").enter(DEFAULT, 20.0)
+        make("print('done')", "(.*) img/s").enter(DEFAULT, 60.0)

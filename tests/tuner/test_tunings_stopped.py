@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,11 @@ from made_arena import space
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
-from corewise.spec.trial import NOT_NOW
+from corewise.spec.trial import NO_CHECK, NOT_NOW
 from corewise.store.leases import LeaseHeld
 from corewise.store.store import Store
 from corewise.tuner import session
-from corewise.tuner.answer import choose
+from corewise.tuner.answer import answer, choose
 from corewise.tuner.confirm import Confirmed
 from corewise.tuner.follow import Quiet
 from corewise.tuner.found import Found, Judged
@@ -47,14 +47,16 @@ class Made:
     space: Any = TWO
     offer: Offer = Offer(TWO, ())  # noqa: RUF009
     host: Any = field(default_factory=lambda: HOST)
+    question: Any = field(default_factory=lambda: SimpleNamespace(environment={"MY_FLAG": "1"}))
 
     def key(self) -> str:
         return "0123"
 
 
-def record(rate: float) -> Record:
-    runs = [{"status": "ok", "metrics": {"samples_per_s": rate + n / 100}} for n in range(5)]
-    metrics = {"samples_per_s": rate, "latency_p50_s": 1 / rate}
+def record(rate: float, check_reference: str = "float64") -> Record:
+    ranks = [{"check_reference": check_reference}]
+    runs = [{"status": "ok", "metrics": {"samples_per_s": rate + n / 100}, "ranks": ranks} for n in range(5)]
+    metrics = {"samples_per_s": rate, "latency_p50_s": 1 / rate, "check_error": 0.0}
     return Record(trial_id=f"{rate}", study="tune", status="ok", metrics=metrics, runs=tuple(runs))
 
 
@@ -104,6 +106,7 @@ def test_whoever_stops_it_after_the_fresh_runs_gets_what_they_gave(stopped: Call
     assert (result.verdict, result.best.words) == ("faster", "a 1")
     assert result.speedup == pytest.approx(2.0, rel=0.02)
     assert "before the commands were started from cold" in result.notes[-1]
+    assert result.environment == {"MY_FLAG": "1"}  # for the command that is printed without a file
 
 
 @pytest.mark.parametrize("phase", ["search", "confirm", "cold", "never"])
@@ -155,3 +158,22 @@ def test_a_budget_is_too_short_for_the_second_call_too(
         return
     with pytest.raises(UserError, match="a budget of 1 s is too short"):
         tuning._default(search)
+
+
+@pytest.mark.parametrize(("reference", "error"), [("float64", 0.0), (NO_CHECK, None)])
+def test_an_error_is_told_only_of_what_was_checked(reference: str, error: float | None) -> None:
+    found = Found(BEST, {each.setting: each for each in JUDGED}, finished=True)
+    confirmed = Confirmed({DEFAULT: record(1.0, reference), BEST: record(2.0, reference)})
+    result = answer(Made(), found, confirmed=confirmed, choice=choose(Made(), found, BEST, confirmed))
+    assert (result.default.check_error, result.best.check_error) == (error, error)
+
+
+def test_nothing_of_a_script_is_left_for_its_code(tmp_path: Path) -> None:
+    words = ("true", "{batch_per_rank}")
+    script = make_script(Script(words, tmp_path, batch=16), {}, distributed=True)
+    tuning = ScriptTuning(
+        script, Store.open(tmp_path / "store", create=True), Quiet(), budget_s=60.0, again=False
+    )
+    found = answer(script, Found(script.space.default, {}))
+    result = tuning._finished(replace(found, code={"batch: 16": "batch_size=16"}))
+    assert (result.command, result.code, result.environment) == ("true 16", {}, {})

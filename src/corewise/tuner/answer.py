@@ -10,7 +10,7 @@ from corewise.launcher.code_settings import code_settings
 from corewise.spec.record import Record
 from corewise.stats.compare import Comparison
 from corewise.tuner.cold import ColdStart
-from corewise.tuner.confirm import Confirmed
+from corewise.tuner.confirm import Confirmed, is_unchecked
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.knobs import Offer, together
 from corewise.tuner.result import (
@@ -165,7 +165,7 @@ class _Sides:
             memory_bytes=metrics.get("peak_memory_bytes", 0.0),
             gpu_memory_bytes=_gpu_memory(record),
             compile_s=metrics.get("compile_s", metrics.get("planning_s", 0.0)),
-            check_error=metrics.get("check_error", 0.0),
+            check_error=None if is_unchecked([record]) else metrics.get("check_error"),
             command=self.cold[setting].command if setting in self.cold else record.command,
             over_default=over_default,
             over_default_interval=over_default_interval,
@@ -190,7 +190,7 @@ class _Sides:
             words=self.tunable.space.words(setting),
             throughput=judged.throughput if judged else 0.0,
             latency_s=judged.latency_s if judged else 0.0,
-            check_error=judged.check_error if judged else 0.0,
+            check_error=judged.check_error if judged else None,
         )
 
     def _record(self, setting: Setting) -> Record | None:

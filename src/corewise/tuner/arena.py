@@ -13,9 +13,14 @@ class Sampling:
 
     throughput: float  # samples per second
     latency_s: float  # median of a step
-    check_error: float = 0.0
+    check_error: float | None = None  # None: its numbers were not checked
     memory_bytes: float = 0.0
     compile_s: float = 0.0
+
+
+def largest_error(errors: Iterable[float | None]) -> float | None:
+    """The largest of those that a check gave; None where none was made."""
+    return max((each for each in errors if each is not None), default=None)
 
 
 class Rejected(Exception):

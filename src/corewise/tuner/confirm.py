@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from corewise.engine.plan import Plan
 from corewise.engine.run import Observer, StudyRun
@@ -143,7 +144,11 @@ def require_same_shapes(records: Iterable[Record]) -> None:
 
 def is_unchecked(records: Iterable[Record]) -> bool:
     """Whether the numbers of a step of one's own were never looked at."""
-    ranks = [rank for record in records for run in record.runs for rank in run.get("ranks") or ()]
+    return any(lacks_check(run.get("ranks") or ()) for record in records for run in record.runs)
+
+
+def lacks_check(ranks: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the ranks of a run had nothing to check their numbers by."""
     return any(rank.get("check_reference") == NO_CHECK for rank in ranks)
 
 

@@ -17,7 +17,7 @@ class Judged:
     latency_score: float = 0.0  # log of latency over the default's, through the same incumbents
     throughput: float = 0.0
     latency_s: float = 0.0
-    check_error: float = 0.0
+    check_error: float | None = None  # None: its numbers were not checked
     start_s: float = 0.0
     kind: str = ""  # of a rejection
     reason: str = ""

@@ -13,7 +13,7 @@ from corewise.engine.warm_parent import ParentFailed, ParentKey, ParentPool
 from corewise.spec.run import Run
 from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
 from corewise.tuner.arena import Rejected, Sampling
-from corewise.tuner.confirm import OTHER_SHAPES
+from corewise.tuner.confirm import OTHER_SHAPES, lacks_check
 from corewise.tuner.question import Tunable
 from corewise.tuner.space import Setting
 from corewise.tuner.steal import Disturbances, stolen_share
@@ -147,7 +147,7 @@ class LiveEntrant:
         return Sampling(
             throughput=run.metrics["samples_per_s"],
             latency_s=run.metrics["latency_p50_s"],
-            check_error=run.metrics.get("check_error", 0.0),
+            check_error=None if lacks_check(run.ranks) else run.metrics.get("check_error", 0.0),
             memory_bytes=run.metrics.get("peak_memory_bytes", 0.0),
             compile_s=run.metrics.get("compile_s", run.metrics.get("planning_s", 0.0)),
         )

@@ -18,7 +18,7 @@ def tuned_of(tunable: Tunable, result: TuneResult) -> Tuned:
         params={name: value for name, value in params.items() if value is not None},
         machine=read_fingerprint(host.topology, host.allocation),
         measured=measured_of(result),
-        environment=dict(question.environment),
+        environment=dict(result.environment),
         corewise_version=__version__,
         date=utc_now(),
     )

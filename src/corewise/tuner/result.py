@@ -24,7 +24,7 @@ class Side:
     memory_bytes: float = 0.0
     gpu_memory_bytes: float = 0.0  # of a workload on a GPU
     compile_s: float = 0.0
-    check_error: float = 0.0
+    check_error: float | None = None  # None: its numbers were not checked
     command: str = ""  # runs it once from a cold start
     over_default: float | None = None  # of throughput; None: the default itself, or not in fresh runs
     over_default_interval: Interval | None = None
@@ -59,7 +59,7 @@ class Tried:
     ratio: float  # to the default's throughput
     throughput: float
     latency_s: float
-    check_error: float = 0.0
+    check_error: float | None = None  # None: its numbers were not checked
     reason: str = ""
 
 
@@ -91,6 +91,7 @@ class TuneResult:
     key: str = ""  # of its question, as its journal in the store is named
     code: Mapping[str, str] = field(default_factory=dict)  # setting -> the line that applies it
     command: str = ""  # of a script, as it was given
+    environment: Mapping[str, str] = field(default_factory=dict)  # what was set for every start
     unit: str = UNIT
     output: str = ""
     report: str = ""  # the page that shows it
@@ -154,6 +155,7 @@ class TuneResult:
             "trials": self.trials,
             "seconds": self.seconds,
             "code": dict(self.code),
+            "environment": dict(self.environment),
             "output": self.output,
             "report": self.report,
             "store": self.store,

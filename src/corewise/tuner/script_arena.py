@@ -164,11 +164,11 @@ class ScriptEntrant:
         require_finite(start.numbers)
         return start.numbers
 
-    def complete_check(self, limit_s: float) -> float:
+    def complete_check(self, limit_s: float) -> float | None:
         """The error of as many numbers as are compared: a short sampling may have seen too few of them."""
         start = self.current
         if start is None or self.arena.script.check is None:
-            return 0.0
+            return None
         until = time.monotonic() + limit_s
         wanted = min(NUM_COMPARED, len(self.arena.reference.numbers))
         start.process.go_on()
@@ -221,8 +221,10 @@ class ScriptEntrant:
         else:
             self.arena.way = Way.CLOCK
 
-    def _judge_numbers(self, start: Start) -> float:
+    def _judge_numbers(self, start: Start) -> float | None:
         """The error of the numbers printed so far; those of the default are what others are held to."""
+        if self.arena.script.check is None:
+            return None
         if not start.has_numbers():
             raise Rejected("check", "it printed nothing that matches --check")
         reference = self.arena.reference

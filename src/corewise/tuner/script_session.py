@@ -12,14 +12,13 @@ from dataclasses import replace
 
 from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
-from corewise.progress import LOADER_WORKERS
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record, utc_now
 from corewise.spec.tuned import Subject, Tuned
 from corewise.stats.estimate import process_interval
 from corewise.store.store import Store
 from corewise.tuner.answer import answer, choose
-from corewise.tuner.arena import Rejected, Sampling
+from corewise.tuner.arena import Rejected, Sampling, largest_error
 from corewise.tuner.confirm import Confirmed
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged
@@ -227,7 +226,8 @@ class ScriptTuning:
         if rates and not reason:
             interval = process_interval(rates)
             metrics = {"samples_per_s": interval.value, "latency_p50_s": 1 / statistics.median(rates)}
-            metrics["check_error"] = max(each.check_error for each in runs)
+            error = largest_error(each.check_error for each in runs)
+            metrics |= {} if error is None else {"check_error": error}
             metrics["peak_memory_bytes"] = max(each.memory_bytes for each in runs)
             if interval.low is not None and interval.high is not None:
                 metrics |= {"samples_per_s_low": interval.low, "samples_per_s_high": interval.high}
@@ -252,10 +252,16 @@ class ScriptTuning:
         self._keep_seconds()
         seconds = self.counted_until - self.began + self.remembered.seconds
         command = shlex.join(self.tunable.script.filled(result.best.params))
-        store, unit = str(self.store.path), RUNS if self.way is Way.CLOCK else UNIT
-        return kept_answer(
-            self.journal, replace(result, seconds=seconds, store=store, command=command, unit=unit)
+        told = replace(
+            result,
+            seconds=seconds,
+            store=str(self.store.path),
+            command=command,
+            environment=self.tunable.script.variables(result.best.params),
+            code={},  # all of it is set from outside, the batch by the command's own words
+            unit=RUNS if self.way is Way.CLOCK else UNIT,
         )
+        return kept_answer(self.journal, told)
 
 
 def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:
@@ -267,7 +273,7 @@ def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:
         params=params,
         machine=read_fingerprint(tunable.host.topology, tunable.host.allocation),
         measured=measured_of(result),
-        environment={LOADER_WORKERS: str(params["loader_workers"])} if "loader_workers" in params else {},
+        environment=dict(result.environment),
         corewise_version=__version__,
         date=utc_now(),
     )
@@ -277,6 +283,7 @@ def _fresh(arena: ScriptArena, setting: Setting, limit_s: float) -> Sampling:
     entrant = arena.enter(setting, limit_s)
     try:
         sampling = entrant.sample()
-        return replace(sampling, check_error=max(sampling.check_error, entrant.complete_check(limit_s)))
+        errors = (sampling.check_error, entrant.complete_check(limit_s))
+        return replace(sampling, check_error=largest_error(errors))
     finally:
         entrant.leave()

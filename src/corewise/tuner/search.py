@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from corewise.spec.trial import NOT_NOW
-from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling
+from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling, largest_error
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.race import Noise, Racer, Verdict, race
 from corewise.tuner.space import LeftOut, Setting, Space
@@ -336,6 +336,6 @@ def _described(samplings: Sequence[Sampling], setting: Setting, outcome: str, **
         outcome,
         throughput=statistics.median(each.throughput for each in samplings),
         latency_s=statistics.median(each.latency_s for each in samplings),
-        check_error=max(each.check_error for each in samplings),
+        check_error=largest_error(each.check_error for each in samplings),
         **more,  # type: ignore[arg-type]
     )

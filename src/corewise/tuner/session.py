@@ -243,7 +243,9 @@ class Tuning:
     def _finished(self, result: TuneResult) -> TuneResult:
         self._keep_seconds()
         seconds = self.counted_until - self.began + self.remembered.seconds
-        return kept_answer(self.journal, replace(result, seconds=seconds, store=str(self.store.path)))
+        environment = self.tunable.question.environment
+        told = replace(result, seconds=seconds, store=str(self.store.path), environment=environment)
+        return kept_answer(self.journal, told)
 
 
 def kept_answer(journal: Journal, result: TuneResult) -> TuneResult:

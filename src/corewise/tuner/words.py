@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from corewise.launcher.local import launch_command
 from corewise.launcher.ranks import OUTSIDE_DEFAULTS
-from corewise.progress import LOADER_WORKERS
 from corewise.report.words import clean, counted, duration, figure, memory, times
 from corewise.tuner.durations import spoken
 from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, TuneResult
@@ -89,7 +88,7 @@ def figures_of(side: Side, is_script: bool) -> list[str]:
         memory(side.memory_bytes) if side.memory_bytes else "-",
         memory(side.gpu_memory_bytes) if side.gpu_memory_bytes else "-",
         duration(side.compile_s) if side.compile_s else "-",
-        f"{side.check_error:.1e}" if side.check_error or not is_script else "-",
+        ("-" if is_script else "not checked") if side.check_error is None else f"{side.check_error:.1e}",
     ]
 
 
@@ -202,11 +201,9 @@ def launch_line(result: TuneResult) -> str:
         return f"corewise launch --config {shlex.quote(result.output)} -- {program}"
     params = result.best.params
     given = {n: params[n] for n, usual in OUTSIDE_DEFAULTS.items() if params.get(n, usual) != usual}
-    *words, end = launch_command(given, ())
+    *words, end = launch_command(given, (), result.environment)
     if result.mode == "infer" and params.get("processes", 1) > 1:
         words.append("--replicas")
-    if result.is_script and "loader_workers" in params:
-        words += ["--env", f"{LOADER_WORKERS}={params['loader_workers']}"]
     return f"{shlex.join([*words, end])} {program}"
 
 

@@ -83,7 +83,10 @@ def build_custom(
             raise
         except Exception as problem:
             last_line = traceback.format_exception_only(type(problem), problem)[-1].strip()
-            raise WorkloadError(f"{name} failed{_where(problem, path)}: {last_line}") from problem
+            where = _where(problem, path)
+            is_called_wrongly = isinstance(problem, TypeError) and not where
+            advice = "; it is called with batch, mode and your own keywords" if is_called_wrongly else ""
+            raise WorkloadError(f"{name} failed{where}: {last_line}{advice}") from problem
     return _understood(name, made, batch)
 
 

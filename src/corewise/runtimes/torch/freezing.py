@@ -12,8 +12,10 @@ from typing import Any, Dict, Mapping, Optional, Tuple, cast
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.parametrize import is_parametrized
 
 from corewise.runtimes.base import Infeasible
+from corewise.runtimes.torch.same_results import left_alone
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -38,10 +40,12 @@ def fold(module: nn.Module) -> Tuple[nn.Module, int]:
 def traced(module: nn.Module, wanted: str) -> fx.GraphModule:
     """The module as a graph of its layers; Infeasible, with what was wanted, where that cannot be had."""
     tracer = _Tracer()
-    root = nn.Sequential(module) if tracer.is_leaf_module(module, "") else module
+    is_called = tracer.is_leaf_module(module, "") or has_hooks(module)
+    root = nn.Sequential(module) if is_called else module
     root.training = module.training
     try:
-        return fx.GraphModule(root, tracer.trace(root))
+        with left_alone(module):
+            return fx.GraphModule(root, tracer.trace(root))
     except Exception as problem:
         said = str(problem).strip().splitlines() or [type(problem).__name__]
         raise Infeasible(f"{wanted}: torch.fx cannot trace this module: {said[0]}") from problem
@@ -57,6 +61,8 @@ def fold_norms(network: fx.GraphModule) -> int:
         if not isinstance(norm, NORMS) or norm.running_mean is None or not isinstance(before, fx.Node):
             continue
         conv = _called(before, modules)
+        if has_hooks(norm) or conv is None or has_hooks(conv) or is_parametrized(conv):
+            continue
         if isinstance(conv, CONVOLUTIONS) and len(before.users) == num_calls[str(before.target)] == 1:
             parent, _, name = str(before.target).rpartition(".")
             setattr(modules[parent], name, fuse_conv_bn_eval(conv, norm))
@@ -78,6 +84,11 @@ class _Tracer(fx.Tracer):
 def computes_as_torchs(module: nn.Module) -> bool:
     """Whether it is a convolution, a norm or a linear layer that computes nothing else."""
     return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in LAYERS)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something else happens where the module is called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def num_norms(module: nn.Module) -> int:

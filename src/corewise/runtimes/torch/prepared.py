@@ -7,7 +7,7 @@ before, the sum with a shortcut and the activation behind are part of the same p
 
 from __future__ import annotations
 
-import math
+import copy
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
 from corewise.runtimes.base import Infeasible
-from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, traced
+from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has_hooks, traced
+from corewise.runtimes.torch.same_results import copied, left_alone, require_same
 
 DTYPES = (torch.float32, torch.bfloat16)
 _SUMS = (operator.add, operator.iadd, torch.add)
@@ -56,11 +56,19 @@ class Prepared(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.activation: Activation = ("none", None)
-        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype, copy=True)
         self.weight: Tensor
 
     def _apply(self, fn: Any, recurse: bool = True) -> Prepared:
         raise RuntimeError("weights that were prepared for inference stay where and what they are")
+
+    def __deepcopy__(self, memo: Any) -> Prepared:
+        return self  # nothing of it changes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "prepared weights cannot be saved: save the model itself, and freeze it where it is loaded"
+        )
 
 
 class PreparedConvolution(Prepared):
@@ -68,11 +76,11 @@ class PreparedConvolution(Prepared):
 
     def __init__(self, layer: nn.Conv2d, x: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__(layer, dtype)
-        self.sizes = (
-            *(list(cast(Tuple[int, ...], each)) for each in (layer.padding, layer.stride, layer.dilation)),
-            layer.groups,
-        )
+        around = (layer.padding, layer.stride, layer.dilation)
+        self.around = [list(cast(Tuple[int, ...], each)) for each in around]
+        self.sizes = (*self.around, layer.groups)
         self.overwrites = False  # the value it is added to
+        self.num_channels, self.kernel = layer.out_channels, layer.kernel_size
         weight = layer.weight.detach().to(dtype)
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *self.sizes, list(x))
 
@@ -83,10 +91,18 @@ class PreparedConvolution(Prepared):
         if other is None:
             return torch.ops.mkldnn._convolution_pointwise(*given, name, [], how)
         then = None if name == "none" else name
+        if tuple(other.shape) != self._result_shape(x):  # one is spread out, which the example's was not
+            alone = torch.ops.mkldnn._convolution_pointwise(*given, "none", [], None) + other.to(self.dtype)
+            return alone if then is None else torch.relu(alone)
         if self.overwrites and other.dtype == self.dtype:
             return torch.ops.mkldnn._convolution_pointwise_(other, *given, "add", 1.0, then, [], how)
         other = other.to(self.dtype)
         return torch.ops.mkldnn._convolution_pointwise(x, other, *given[1:], "add", 1.0, then, [], how)
+
+    def _result_shape(self, x: Tensor) -> Tuple[int, ...]:
+        along = zip(x.shape[2:], self.kernel, *self.around)
+        sizes = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, p, s, d in along)
+        return (x.shape[0], self.num_channels, *sizes)
 
 
 class PreparedLinear(Prepared):
@@ -120,29 +136,14 @@ def freeze(
         raise TypeError("example inputs are given in order: corewise.freeze(model, (batch,))")
     _refuse(module, dtype)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        wanted = pytree.tree_leaves(module(*_copied(inputs)))
-    made = prepare(module, inputs, dtype)[0]
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        got = pytree.tree_leaves(made(*_copied(inputs)))
-    if len(wanted) != len(got) or not all(map(_are_close, wanted, got)):
-        raise Infeasible("freezing full: torch.fx does not see all that this module does: its results differ")
-    return made
-
-
-def _copied(inputs: Sequence[Any]) -> List[Any]:
-    """The inputs for a run of its own: a module may write to what it is given."""
-    return [each.clone() if isinstance(each, Tensor) else each for each in inputs]
-
-
-def _are_close(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return bool(one == other)
-    if one.shape != other.shape:
-        return False
-    allowed = 1e-3 if torch.float32 == one.dtype == other.dtype else 0.1
-    one, other = one.double(), other.double()
-    least = 1e-6 * math.sqrt(one.numel())  # what cancels leaves rounding alone
-    return bool((one - other).norm() <= allowed * one.norm() + least)
+        with left_alone(module):
+            wanted = module(*copied(inputs))
+        with left_alone(module), torch.autocast("cpu", enabled=False):
+            made = copy.deepcopy(prepare(module, inputs, dtype)[0])  # changes of either are not the other's
+        with left_alone(made):
+            got = made(*copied(inputs))
+    require_same(wanted, got)
+    return made.requires_grad_(False)
 
 
 def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
@@ -152,11 +153,11 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     fold_norms(network)
     _leave_out_idle(network)
     with torch.no_grad():
-        ShapeProp(network).propagate(*_copied(example_inputs))
+        ShapeProp(network).propagate(*copied(example_inputs))
     made = _Preparing(network, dtype)
     num_prepared = made.run()
     if not num_prepared:
-        raise Infeasible("freezing full: it has no convolution or linear layer whose weights can be prepared")
+        raise Infeasible(f"freezing full: {_why_nothing(module)}")
     return network, num_prepared
 
 
@@ -181,9 +182,19 @@ def _leave_out_idle(network: fx.GraphModule) -> None:
     modules = dict(network.named_modules())
     for node in list(network.graph.nodes):
         called = modules.get(str(node.target)) if node.op == "call_module" else None
-        if isinstance(called, (nn.Identity, nn.Dropout, nn.Dropout2d)) and len(node.args) == 1:
+        is_idle = isinstance(called, (nn.Identity, nn.Dropout, nn.Dropout2d)) and not has_hooks(called)
+        if is_idle and len(node.args) == 1:
             node.replace_all_uses_with(node.args[0])
             network.graph.erase_node(node)
+
+
+def _why_nothing(module: nn.Module) -> str:
+    if any(isinstance(part, (nn.Conv2d, nn.Linear)) for part in module.modules()):
+        return (
+            "none of its convolutions and linear layers can be prepared: torch.fx does not look into layers "
+            "of torch.nn that have some within; those with hooks or other padding than zeros stay as they are"
+        )
+    return "it has no convolution of images and no linear layer, whose weights could be prepared"
 
 
 class _Preparing:
@@ -256,7 +267,7 @@ class _Preparing:
 
     def _activation(self, node: fx.Node) -> Optional[Activation]:
         module = self._called(node)
-        name = _MODULES.get(type(module)) if module is not None else None
+        name = None if module is None or has_hooks(module) else _MODULES.get(type(module))
         how = getattr(module, "approximate", "none")
         if name is None and node.op in ("call_function", "call_method"):
             name, how = _FUNCTIONS.get(node.target), str(node.kwargs.get("approximate", "none"))
@@ -311,9 +322,7 @@ def _shape_of(node: Any) -> Optional[Tuple[int, ...]]:
 
 def _is_plain(layer: Optional[nn.Module]) -> bool:
     """Whether nothing else happens where the layer is called."""
-    if layer is None or not computes_as_torchs(layer):
-        return False
-    return not (layer._forward_hooks or layer._forward_pre_hooks)
+    return layer is not None and computes_as_torchs(layer) and not has_hooks(layer)
 
 
 def _has_plain_padding(layer: nn.Conv2d) -> bool:
