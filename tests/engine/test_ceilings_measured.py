@@ -32,6 +32,11 @@ def here() -> Host:
     return read_host()
 
 
+@pytest.fixture(autouse=True)
+def all_gpus_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 def host_of(here: Host, num_nodes: int, cores_each: int, cpus: tuple[int, ...] | None = None) -> Host:
     """A made-up machine with one thread a core."""
     total = num_nodes * cores_each
@@ -92,6 +97,17 @@ def test_all_gpus_are_measured_at_a_time_each_by_its_rank(here: Host) -> None:
     assert (place.device, place.words, len(place.ranks)) == ("cuda", "2 GPUs", 2)
     assert not set(place.ranks[0].cpus) & set(place.ranks[1].cpus)
     assert words(host, with_gpus=False)[-1] != "2 GPUs"
+
+
+def test_a_gpu_that_is_hidden_gets_no_rank_that_would_share_another(
+    here: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    host = host_of(here, 2, 8)
+    host = replace(host, facts=replace(host.facts, gpus=(Gpu("H200", "a"), Gpu("H200", "b"))))
+    assert words(host, with_gpus=True)[-1] == "the GPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "GPU" not in " ".join(words(host, with_gpus=True))
 
 
 def test_arrays_are_four_times_the_last_level_caches_of_their_cpus() -> None:
@@ -241,7 +257,7 @@ def test_an_interrupted_measuring_keeps_nothing_and_leaves_no_process(tmp_path: 
         time.sleep(0.02)
     assert parents
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (out, err) == ("", "corewise: interrupted: nothing that was measured is kept\n")
     assert not list(tmp_path.glob("**/ceilings/*"))

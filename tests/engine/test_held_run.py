@@ -82,7 +82,7 @@ def state_of(pid: int) -> str:
 
 def stands_still(pid: int) -> bool:
     """True once the signal has reached the process."""
-    for _ in range(1000):
+    for _ in range(6000):
         if state_of(pid) == "T":
             return True
         time.sleep(0.01)
@@ -149,7 +149,7 @@ def test_no_rank_outlives_a_killed_keeper(start: Starter) -> None:
     assert first.wait_until_ready() is None
     [pid] = pids_of(first)
     first.kill()
-    for _ in range(1000):
+    for _ in range(6000):
         if not Path(f"/proc/{pid}").exists():
             return
         time.sleep(0.01)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trees import Tree
 
-from corewise.machine.gpus import read_gpu_nodes, visible
+from corewise.machine.gpus import Gpu, num_visible, read_gpu_nodes, visible
 from corewise.machine.model import Cpu, Topology
 from corewise.machine.placement import PlacementError, place
 
@@ -40,6 +40,13 @@ def test_a_machine_without_gpus_has_no_nodes_of_them(tree: Tree) -> None:
 )
 def test_visible_gpus_are_those_cuda_would_show(shown: str, places: list[int]) -> None:
     assert visible(["GPU-a0", "GPU-b0"], shown) == places
+
+
+@pytest.mark.parametrize(
+    ("shown", "number"), [(None, 3), ("1", 1), ("", 0), ("2,0", 2), ("-1", 0), ("MIG-c7,MIG-d8", 1)]
+)
+def test_gpus_that_are_hidden_do_not_count(shown: str | None, number: int) -> None:
+    assert num_visible([Gpu("H200", f"GPU-{name}") for name in "abc"], shown) == number
 
 
 def test_each_rank_is_placed_on_the_node_of_its_gpu() -> None:

@@ -63,16 +63,25 @@ def slurm(tmp_path: Path, need: Callable[[bool, str], None]) -> Iterator[dict[st
     finally:
         for process in reversed(started):
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=60)
 
 
 def _munge(env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     """A munge daemon, unless one answers already."""
-    if subprocess.run(["munge", "-n"], env=env, capture_output=True).returncode == 0:
+    if _munge_answers(env):
         return
     Path("/run/munge").mkdir(exist_ok=True)
     shutil.chown("/run/munge", "munge", "munge")
-    yield subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"], env=env)
+    started = subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"], env=env)
+    for _ in range(300):  # Slurm's daemons do not wait for it for long
+        if _munge_answers(env):
+            break
+        time.sleep(0.2)
+    yield started
+
+
+def _munge_answers(env: dict[str, str]) -> bool:
+    return subprocess.run(["munge", "-n"], env=env, capture_output=True).returncode == 0
 
 
 def _wait_until_idle(env: dict[str, str]) -> None:

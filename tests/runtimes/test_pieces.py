@@ -71,6 +71,22 @@ def test_aligned_memory_begins_a_cache_line() -> None:
         assert is_aligned(array)
 
 
+def test_what_is_lent_is_lent_again_and_never_to_two_at_a_time() -> None:
+    pytest.importorskip("torch")
+    from corewise.runtimes.torch.pieces import Lent
+
+    made = iter(range(9))
+    lent = Lent(lambda: next(made))
+    for _ in range(3):
+        with lent.one() as first, lent.one() as second:
+            assert {first, second} == {0, 1}
+    with pytest.raises(ValueError, match="while it was lent"), lent.one() as again:
+        raise ValueError("while it was lent")
+    assert again in (0, 1)
+    with lent.one() as first, lent.one() as second, lent.one() as third:
+        assert {first, second, third} == {0, 1, 2}
+
+
 def test_a_framework_without_pieces_is_refused_with_those_that_have_them() -> None:
     class Other:
         runtime = "abacus"

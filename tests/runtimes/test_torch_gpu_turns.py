@@ -2,10 +2,17 @@
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from corewise.runtimes.torch import gpu_turns
-from corewise.runtimes.torch.gpu_turns import MAX_INPUTS, MAX_ROUNDS, GpuTurns, num_inputs, num_rounds
+from corewise.runtimes.torch import gpu_turns  # noqa: E402
+from corewise.runtimes.torch.gpu_turns import (  # noqa: E402
+    MAX_INPUTS,
+    MAX_ROUNDS,
+    GpuTurns,
+    num_inputs,
+    num_rounds,
+)
+from corewise.runtimes.torch.graphs import Replayed  # noqa: E402
 
 pytestmark = pytest.mark.torch
 MIB = 2**20
@@ -32,3 +39,36 @@ def test_a_step_gives_every_input_its_turns_and_waits_once(monkeypatch: pytest.M
     turns.step()
     assert done == ["a", "b"] * 4 + ["waited"]
     assert turns.num_executions == turns.facts()["executions_per_step"] == 8
+
+
+class RecordingFails:
+    """A recording whose end fails, as one does in which something waited for a number."""
+
+    def __init__(self, graph: object) -> None: ...
+
+    def __enter__(self) -> None:
+        torch.cuda.set_stream("the recording's")
+
+    def __exit__(self, *problem: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_what_cannot_be_recorded_runs_plainly_on_the_stream_it_was_called_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = ["ours"]
+    stand_ins = {  # there is no GPU to record on
+        "synchronize": lambda: None,
+        "CUDAGraph": object,
+        "current_stream": lambda: streams[-1],
+        "set_stream": streams.append,
+        "graph": RecordingFails,
+    }
+    for name, made in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, made)
+    seen: list[str] = []
+    replayed = Replayed(lambda: seen.append(streams[-1]))
+    for _ in range(3):
+        replayed()
+    assert seen == ["ours", "the recording's", "ours", "ours"]  # the second while it was being recorded
+    assert replayed.num_graphs == 0

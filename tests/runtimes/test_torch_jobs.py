@@ -186,7 +186,7 @@ def test_a_missing_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_ordinary_trial_imports_nothing_heavy_after_warming(params: Params) -> None:
     program = f"""
-import sys, json
+import os, sys, json
 from corewise.runtimes.base import RankContext
 from corewise.runtimes.registry import find_runtime
 runtime = find_runtime("torch")
@@ -196,7 +196,8 @@ params = {params(workload="resnet18", image_size=32, batch=2, interop_threads=3)
 for point in (params, dict(params, mode="train"), {params(size=8, interop_threads=3)!r}):
     job = runtime.prepare(point, RankContext(0, 1, "", 1))
     job.check(); job.step(); facts = job.facts(); job.close()
-print(json.dumps([facts["num_interop_threads"], sorted(set(sys.modules) - before)]))
+print(json.dumps([facts["num_interop_threads"], sorted(set(sys.modules) - before)]), flush=True)
+os._exit(0)  # as ranks end: a pool's threads may abort a process that tears Python down
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     num_interop_threads, imported = json.loads(done.stdout)

@@ -34,7 +34,7 @@ from corewise.workloads.kernels.cg_system import System
 
 PROBLEM = {"matrix": "csr", "size": 3}
 SOLVE = [sys.executable, "-m", "corewise.workloads.kernels.cg_solve"]
-PATIENCE_S = 60
+PATIENCE_S = 150
 
 
 def a_checkpoint(iteration: int = 4) -> Checkpoint:

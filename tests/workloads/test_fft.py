@@ -266,6 +266,19 @@ def test_what_makes_no_sense_is_refused_with_what_does(args: dict[str, Any], rea
         FFT.work("infer", args)
 
 
+def test_more_tiles_than_a_piece_holds_are_refused_with_what_to_change(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"16 tiles are too many .* take fewer tiles, or more memory_bytes"):
+        built(
+            NumpyArrays(),
+            tmp_path,
+            size=4096,
+            method="tiles",
+            num_tiles=16,
+            signal="host",
+            memory_bytes=30_000,
+        )
+
+
 def test_a_tile_larger_than_a_piece_is_refused_with_the_number_of_tiles_it_takes(tmp_path: Path) -> None:
     with pytest.raises(Infeasible, match="take at least 64 tiles"):
         built(

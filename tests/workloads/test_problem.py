@@ -155,6 +155,8 @@ def test_a_published_problem_is_found_by_number() -> None:
     assert problem_text(" ic1ih5oc1kh3 ") == "ic1ih5oc1kh3"
     with pytest.raises(ProblemError, match="1 to 20, no 21"):
         problem_text(f"{PAPERS}:21")
+    with pytest.raises(ProblemError, match="1 to 20, no 'x'"):
+        problem_text(f"{PAPERS}:x")
     with pytest.raises(ProblemError, match=r"'papers'.*pytorch-cpus"):
         problem_text("papers:1")
 

@@ -83,10 +83,13 @@ def test_a_killed_command_goes_on_within_the_memory_given(framework: str, need: 
         np.save(tmp_path / f"{name}.npy", random.standard_normal(shape, dtype=np.float32))
     folder = tmp_path / "tiles"
     own = ["--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"), "--folder", str(folder)]
+    # The command gives way to who watches it: on a busy machine it would have ended before it is killed.
     running = subprocess.Popen(
-        [*COMMAND, *own, "--runtime", framework], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["nice", "-n", "5", *COMMAND, *own, "--runtime", framework],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while len(list(folder.glob("C_*.tile"))) < 12 and time.monotonic() < deadline:
         time.sleep(0.002)
     running.send_signal(signal.SIGKILL)

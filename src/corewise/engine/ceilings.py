@@ -1,5 +1,6 @@
 """Measures a machine's ceilings: trials of one workload at every width, node and GPU, by warm parents."""
 
+import os
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from corewise.launcher.environment import trial_environment
 from corewise.launcher.measured_side import build_worker
 from corewise.launcher.ranks import place_params
 from corewise.machine.ceilings import BUSY, Ceiling, Ceilings, told_order, value_used
+from corewise.machine.gpus import num_visible
 from corewise.machine.kept_ceilings import allocation_shape
 from corewise.machine.model import Topology
 from corewise.machine.placement import PlacementError
@@ -152,7 +154,8 @@ def _host_place(topology: Topology, threads: int, placement: str) -> Place:
 
 def _gpu_places(host: Host) -> tuple[Place, ...]:
     """One place for all GPUs: each rank has one, and they are measured at a time."""
-    num, cores = len(host.facts.gpus), host.usable.num_cores
+    num = num_visible(host.facts.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    cores = host.usable.num_cores
     if num == 0:
         return ()
     threads = max(1, min(MAX_GPU_THREADS, cores // num))

@@ -13,6 +13,7 @@ from corewise.launcher.environment import inherited_environment
 from corewise.launcher.local import probe_command
 from corewise.machine.allocation import read_allocation
 from corewise.machine.facts import MachineFacts, host_class, read_facts
+from corewise.machine.gpus import num_visible
 from corewise.machine.kept_ceilings import allocation_shape
 from corewise.machine.libraries import find_library
 from corewise.machine.model import Allocation, Topology
@@ -127,7 +128,7 @@ def planning_view(host: Host, libraries: Mapping[str, Path]) -> MachineView:
         num_numa_nodes=len(usable.nodes),
         num_sockets=len(usable.sockets),
         has_cuda=bool(host.facts.gpus),
-        num_gpus=len(host.facts.gpus),
+        num_gpus=num_visible(host.facts.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         cores_near_gpu=usable.near_gpu(0).num_cores,
         libraries=frozenset(libraries) | {"libgomp"},
         memory_bytes=host.allocation.memory_bytes,

@@ -103,6 +103,15 @@ def visible(uuids: Sequence[str], shown: str) -> list[int]:
     return places
 
 
+def num_visible(gpus: Sequence[Gpu], shown: str | None) -> int:
+    """How many of the GPUs programs see where CUDA_VISIBLE_DEVICES is `shown`; None: it is not set."""
+    if shown is None or not gpus:
+        return len(gpus)
+    if "MIG-" in shown:
+        return 1  # a process sees one part of a GPU at the most
+    return len(visible([gpu.uuid for gpu in gpus], shown))
+
+
 def known_nodes(nodes: Sequence[int | None]) -> tuple[int, ...]:
     """The nodes, or none of them where one is not known."""
     known = tuple(node for node in nodes if node is not None)

@@ -43,11 +43,12 @@ class Replayed:
     def _record(self, key: Key, args: Tuple[Any, ...]) -> Any:
         """The result of the recorded function; recording alone computes nothing."""
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
                 result = self._function(*args)
         except RuntimeError:  # something in it cannot be recorded, such as waiting for a number
+            torch.cuda.set_stream(stream)  # torch leaves the recording's own where its end fails
             self._seen[key] = False
             return self._function(*args)
         self._graphs[key] = graph, result

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from corewise.runtimes.base import Check, Infeasible, Job
+from corewise.runtimes.torch.bfloat16 import lacking_cell, refuse_lacking_cells
 from corewise.runtimes.torch.checking import Case, check_module, tensors
 from corewise.runtimes.torch.compiling import compiled_in_turn
 from corewise.runtimes.torch.execution import configured, placed
@@ -60,6 +61,7 @@ class ModuleJob:
         self.independent = not group.together
         self._settings, self._group, self._batches = settings, group, task.batches
         self._case_for = task.case_for
+        refuse_lacking_cells(task.module, settings)
         self._module: nn.Module = placed(task.module, settings)
         network, self._num_folded = fold(self._module) if settings.freezing == "fold" else (self._module, 0)
         self._num_prepared = 0
@@ -87,6 +89,9 @@ class ModuleJob:
                     self._module, self._configured, self._settings, case
                 )
         except RuntimeError as problem:
+            refusal = lacking_cell(problem, self._settings)
+            if refusal is not None:
+                raise refusal from problem
             if self._settings.freezing == "full" and "not supported" in str(problem):
                 said = str(problem).strip().splitlines()[-1].replace("RuntimeError: ", "")
                 raise Infeasible(f"freezing full: {said}") from problem

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.params import require_defaults
+from corewise.runtimes.torch.bfloat16 import LACKING, lacking_cell, onednn_has_bfloat16
 from corewise.runtimes.torch.convolution import as_numpy
 from corewise.runtimes.torch.primitive_job import (
     PrimitiveJob,
@@ -76,7 +77,12 @@ def _made(
     asked: AskedCell, settings: Settings, seed: int
 ) -> Tuple[Callable[[], Any], Callable[[Any], Check]]:
     cells = Cells(asked, settings, seed)
-    return cells.operate(), cells.check
+    try:
+        operate = cells.operate()
+        operate()
+    except RuntimeError as problem:
+        raise lacking_cell(problem, settings) or problem from None  # oneDNN's words say nothing more
+    return operate, cells.check
 
 
 class Cells:
@@ -130,6 +136,8 @@ class Cells:
             raise Infeasible(
                 "reorders excluded: only oneDNN on a CPU takes prepared weights, in float32 or bfloat16"
             )
+        if self._settings.dtype == "bfloat16" and not onednn_has_bfloat16():
+            raise Infeasible(f"reorders excluded in bfloat16: {LACKING}; use float32, or reorders included")
         first, second, third, fourth = (p.detach() for p in self._layers.parameters())
         packed = reorder(first, second, problem.dhc, False, True, False, list(self._x.shape))
         rest: Tuple[Any, ...] = (False, [], LSTM_MODE, problem.dhc, 1, True, False, False, False)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from corewise.runtimes.base import Check, Infeasible, RankContext
 from corewise.runtimes.params import require_defaults
+from corewise.runtimes.torch.bfloat16 import onednn_has_bfloat16
 from corewise.runtimes.torch.primitive_job import (
     PrimitiveJob,
     benchdnn_facts,
@@ -91,9 +92,7 @@ def _floats(asked: AskedProduct, settings: Settings, seed: int) -> Made:
 
 def _prepared(a: Tensor, b: Tensor, settings: Settings) -> Callable[[], Any]:
     """The product with weights that oneDNN has laid out for itself."""
-    usable = settings.dtype == "float32" or (
-        settings.dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    usable = settings.dtype == "float32" or (settings.dtype == "bfloat16" and onednn_has_bfloat16())
     if settings.device.type != "cpu" or not torch.backends.mkldnn.enabled or not usable:
         raise Infeasible(
             "reorders excluded: only oneDNN on a CPU takes prepared weights, in float32 or bfloat16"

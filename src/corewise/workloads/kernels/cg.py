@@ -274,8 +274,13 @@ class ConjugateGradientRun:
 
 def _number(name: str, args: Mapping[str, Any], parameter: str, least: float = -math.inf) -> float:
     value = args[parameter]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
-        raise ValueError(f"{name}: {parameter} must be a number of at least {least}, not {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not (least <= value and abs(value) < math.inf)
+    ):
+        wanted = "a finite number" if least == -math.inf else f"a number of at least {least}"
+        raise ValueError(f"{name}: {parameter} must be {wanted}, not {value!r}")
     return float(value)
 
 

@@ -174,7 +174,10 @@ def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
             f"take at least {-(-cut.size // max(1, piece_elements))} tiles, or more memory_bytes"
         )
     if cut.num_tiles * min(LEAST_WIDTH, cut.tile_size) > piece_elements:
-        raise Infeasible(f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values")
+        raise Infeasible(
+            f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values: "
+            "take fewer tiles, or more memory_bytes"
+        )
 
 
 def require_room(

@@ -37,6 +37,9 @@ def problem_text(given: str) -> str:
     """The problem string meant: the one given, or the shipped one it names as in `pytorch-cpus:7`."""
     named = _NAMED.fullmatch(given.strip())
     if named is None:
+        name, colon, rest = given.strip().partition(":")
+        if colon and name in shipped_names():
+            raise ProblemError(f"{name} has the problems 1 to {len(shipped_problems(name))}, no {rest!r}")
         return given.strip()
     name, number = named.group(1), size_in(named.group(), named.start(2), named.group(2))
     problems = shipped_problems(name)
