@@ -38,6 +38,7 @@ TOGETHER = {
     "tests/machine/test_slurm_live.py": "the daemons of Slurm",
 }
 ONE_BY_ONE = ("tests/end_to_end/",)
+SET_BY_JOBS = ("_NUM_THREADS", "PJRT_NPROC", "COREWISE_PLANS", "TORCHINDUCTOR_CACHE_DIR")  # ends of names
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,6 +99,20 @@ def _same_numbers_each_time(request: pytest.FixtureRequest) -> None:
         numpy.seed(seed)
     if torch is not None:
         torch.manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def _variables_as_before() -> Iterator[None]:
+    """Commands and jobs in the tests' own process set variables; no later test inherits them."""
+
+    def ours() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.endswith(SET_BY_JOBS)}
+
+    before = ours()
+    yield
+    for name in ours().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

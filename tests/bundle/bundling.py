@@ -59,7 +59,7 @@ class Installed:
             env=offline(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
 
@@ -70,5 +70,5 @@ def install(bundle: Path, python: Path | str | None, *words: str) -> subprocess.
         env=offline({} if python is None else {"PYTHON": str(python)}),
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
     )

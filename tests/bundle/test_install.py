@@ -149,7 +149,7 @@ def test_the_self_test_says_what_failed(installed: Installed, worker: Made, tmp_
     (tmp_path / "numpy.py").write_text("raise ImportError('this numpy is broken')\n")
     words = ["sh", str(worker.folder / "selftest.sh"), str(installed.prefix)]
     env = offline({"PYTHONPATH": str(tmp_path)})
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "  failed  a study on numpy runs to its end: corewise run ended with" in done.stdout
     assert done.stdout.splitlines()[-1] == "self-test FAILED"

@@ -139,7 +139,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     need(possible, "a file system of one's own (unshare -rm, mount)")
     script = f'{mount} && {{ "$@"; echo "ended with $?"; ls -A "$0"; }}'
     words = ["unshare", "-rm", "sh", "-c", script, str(disk), *bundle_words(wheelhouse, disk / "bundle")]
-    done = subprocess.run(words, env=offline(), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, env=offline(), capture_output=True, text=True, timeout=300)
     assert done.stdout == "ended with 2\n"
     assert "the disk is full" in done.stderr
 
@@ -165,7 +165,7 @@ def test_a_python_without_wheels_is_told_with_the_package(make_worker: MakeWorke
 
 def test_the_command_tells_in_json_what_it_made(wheelhouse: Path, tmp_path: Path) -> None:
     words = [*bundle_words(wheelhouse, tmp_path / "bundle"), "--json", "--archive"]
-    done = subprocess.run(words, env=offline(), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, env=offline(), capture_output=True, text=True, timeout=300)
     told = json.loads(done.stdout)
     assert told["folder"] == str(tmp_path / "bundle")
     assert Path(told["archive"]).stat().st_size > told["size_bytes"]

@@ -69,7 +69,7 @@ class Bench:
         return [sys.executable, "-m", "corewise", *words]
 
     def corewise(
-        self, *words: str, timeout: float = 120, before: str = ""
+        self, *words: str, timeout: float = 300, before: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         self.start(*words, before=before)
         return self.command.wait(timeout)

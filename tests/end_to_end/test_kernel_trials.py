@@ -1,5 +1,6 @@
 """Kernels from a study to a record, on this machine."""
 
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,10 +42,10 @@ def test_a_kernels_record_tells_bytes_operations_and_its_check(
     assert record["params"]["batch"] == 1
     assert metrics["samples_per_step"] == 1
     assert 0 <= metrics["check_error"] < 1e-12
+    # Of each run: the medians of two runs on a busy machine may be far from each other.
+    steps_per_s = statistics.median(1 / run["metrics"]["step_s"] for run in record["runs"])
     for unit, counted in (("gflop", "flops"), ("gbyte", "bytes")):
-        assert metrics[f"{unit}_per_s"] == pytest.approx(
-            work[f"{counted}_per_sample"] / metrics["step_s"] / 1e9, rel=0.1
-        )
+        assert metrics[f"{unit}_per_s"] == pytest.approx(work[f"{counted}_per_sample"] * steps_per_s / 1e9)
     assert metrics["best_gbyte_per_s"] > 0
     if workload == "stream":
         assert record["runs"][0]["ranks"][0]["array_bytes"] == 800_000

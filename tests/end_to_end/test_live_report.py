@@ -46,7 +46,7 @@ def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_
         assert "running: 0 of 2 trials done" in first
     finally:
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate(timeout=100)
+        _, told = run.communicate(timeout=300)
     assert run.returncode == 130
     assert "The same command goes on" in told
     last = page.read_text()

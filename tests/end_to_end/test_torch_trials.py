@@ -21,7 +21,7 @@ TWO_CPUS = len(os.sched_getaffinity(0)) >= 2
 
 def run_study(bench: Bench, text: str, code: int = 0, protocol: str = PROTOCOL) -> list[dict[str, Any]]:
     study = bench.study(f"question: Does it hold?\nruntime: torch\n{text}\nprotocol: {protocol}\n")
-    done = bench.corewise("run", study, "--store", "store", timeout=170)
+    done = bench.corewise("run", study, "--store", "store", timeout=400)
     assert done.returncode == code, done.stdout + done.stderr
     return bench.records()
 

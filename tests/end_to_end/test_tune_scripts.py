@@ -13,7 +13,7 @@ SCRIPT = """
 import itertools, os, signal, subprocess, sys, time
 
 how, *more = sys.argv[1:]
-pause_s = 0.005 if HAS_QUICKER else 0.015
+pause_s = 0.005 if HAS_QUICKER else 0.03  # a busy machine wakes both late
 if "deaf" in more:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "forks" in more:
@@ -29,7 +29,7 @@ for i in itertools.count():
         corewise.report_progress(samples=4)
     elif how == "print" and i % 5 == 0:
         print(f"epoch 0: {4 / pause_s:,.1f} img/s")
-    elif how == "end" and i == 20:
+    elif how == "end" and i == 10:
         break
 """.replace("HAS_QUICKER", HAS_QUICKER)
 FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", "openmp=default")
@@ -68,7 +68,7 @@ def test_a_script_that_tells_nothing_is_timed_as_a_whole(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["verdict"] == "no difference"
-    assert 0 < found["default"]["throughput"] < 1 / 0.3  # runs per second: 21 pauses
+    assert 0 < found["default"]["throughput"] < 1 / 0.3  # runs per second: 11 pauses
 
 
 @pytest.mark.parametrize(

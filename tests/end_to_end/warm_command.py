@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SERVES = """
 import json, os, sys
 import corewise.cli.entry, corewise.cli.main, corewise.engine.run, corewise.spec.study, corewise.tuner.api
