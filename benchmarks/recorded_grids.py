@@ -193,13 +193,13 @@ def measured_again(lines: Iterable[dict[str, Any]], level: float) -> dict[Settin
 
 
 def steadied(line: dict[str, Any], level: float) -> tuple[float, ...]:
-    """The samplings of a start as they were over those of the setting beside it: drift falls on both.
+    """The samplings of a start over the median of the setting beside it: drift falls on both.
 
-    Older recordings have none beside them.
+    Not one by one: what disturbs two samplings in turns is not the same, and would count twice. Older
+    recordings have none beside them.
     """
-    references = line.get("references") or [level] * len(line["throughputs"])
-    pairs = zip(line["throughputs"], references, strict=True)
-    return tuple(value / reference * level for value, reference in pairs)
+    references = line.get("references") or [level]
+    return tuple(value / statistics.median(references) * level for value in line["throughputs"])
 
 
 def spent_on(line: dict[str, Any]) -> float:

@@ -2,11 +2,13 @@
 
 `record` measures every setting of a grid in turns with a pinned thread, raw samplings kept, and goes on where
 it stopped; `remeasure` starts the best of them again; `replay` runs each method on recorded (and made-up)
-grids, where time is what the recorded starts and samplings took.
+grids, where time is what the recorded starts and samplings took; `live` runs our search among a grid's
+settings on this machine itself, and judges what it found by the grid.
 
     python benchmarks/tune_search.py record resnet18 --batch 4 --args image_size=64 --out grid.jsonl
     python benchmarks/tune_search.py remeasure grid.jsonl
     python benchmarks/tune_search.py replay grid.jsonl --synthetic 4 --seeds 10
+    python benchmarks/tune_search.py live grid.jsonl
 
 hypertune (Intel's, archived) tries its settings one after the other with one sample each; Optuna's TPE
 sampler needs `pip install optuna`. Every method may choose among the same settings and is given one of the
@@ -21,15 +23,17 @@ import math
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from recorded_grids import PASSES, SAMPLINGS, Grid, Point, read_grid, record, remeasure, tunable_of
 
-from corewise.tuner.arena import Rejected, Sampling
+from corewise.tuner.arena import Arena, Rejected, Sampling
 from corewise.tuner.found import Judged
 from corewise.tuner.knobs import hand_setting
+from corewise.tuner.live import LiveArena, LiveEntrant
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
 from corewise.tuner.space import Knob, Setting, Space
@@ -90,11 +94,56 @@ class Nobody:
 
 def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
     """Our search; the setting found and the seconds it took."""
-    arena, space = ReplayArena(grid, seed), grid.space
-    start = hand_setting(space)
-    search = Search(space, arena, Nobody(), starts=[start], bounded_latency=grid.bounded_latency)
-    search.run_default(limit_s)
-    return search.run(limit_s).best, arena.seconds
+    arena = ReplayArena(grid, seed)
+    return searched(grid, arena, limit_s), arena.seconds
+
+
+def searched(grid: Grid, arena: Arena, until_s: float) -> Setting:
+    """What our search finds in an arena before its clock shows `until_s`."""
+    start = hand_setting(grid.space)
+    search = Search(grid.space, arena, Nobody(), starts=[start], bounded_latency=grid.bounded_latency)
+    search.run_default(until_s)
+    return search.run(until_s).best
+
+
+# Live
+
+
+class GridsArena(LiveArena):
+    """This machine, open to the settings of a grid only."""
+
+    def __init__(self, grid: Grid, tunable: Tunable, folder: Path) -> None:
+        super().__init__(tunable, folder)
+        self.grid = grid
+
+    def expect(self, settings: Iterable[Setting]) -> None:
+        super().expect(setting for setting in settings if setting in self.grid.points)
+
+    def enter(self, setting: Setting, limit_s: float) -> LiveEntrant:
+        if setting not in self.grid.points:
+            raise Rejected("infeasible", "not in the grid")
+        return super().enter(setting, limit_s)
+
+
+def live(path: Path, share: float) -> dict[str, Any]:
+    """One search on this machine with a share of the grid's time; its setting is judged by the grid."""
+    grid = read_grid(path)
+    arena = GridsArena(grid, tunable_of(path), path.with_suffix(".live").absolute())
+    began = time.monotonic()
+    try:
+        found = searched(grid, arena, began + share * grid.seconds)
+    finally:
+        arena.close()
+    seconds = time.monotonic() - began
+    loss = 1 - grid.points[found].value / grid.best
+    return {
+        "grid": grid.name,
+        "found": grid.space.words(found),
+        "loss": loss,
+        "within": loss <= WITHIN,
+        "seconds": seconds,
+        "of_grid_time": seconds / grid.seconds,
+    }
 
 
 def by_trials(
@@ -289,6 +338,10 @@ def main() -> None:
     )
     replaying.add_argument("--methods", default=",".join(METHODS))
     replaying.add_argument("--out", type=Path)
+    alive = verbs.add_parser("live")
+    alive.add_argument("grids", nargs="+", type=Path)
+    alive.add_argument("--share", type=float, default=0.1, help="of the grid's time")
+    alive.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.verb == "record":
         fixed = read_assignments(given.args, "--args", "args.")
@@ -304,6 +357,18 @@ def main() -> None:
             if [knob.choices for knob in tunable.space.knobs] != [knob.choices for knob in grid.space.knobs]:
                 sys.exit(f"{path} was recorded with other knobs than this machine and version have")
             remeasure(tunable, grid, path, given.near, given.most, given.rounds)
+        return
+    if given.verb == "live":
+        told = []
+        for path in given.grids:
+            told.append(live(path, given.share))
+            print(
+                "{grid}: {found}, {loss:.1%} below the best, {of_grid_time:.1%} of its time".format(
+                    **told[-1]
+                )
+            )
+        if given.out:
+            given.out.write_text(json.dumps(told, indent=1) + "\n")
         return
     grids = [read_grid(path) for path in given.grids] + [
         synthetic(seed, clash_sd=given.clash) for seed in range(given.synthetic)
