@@ -119,6 +119,21 @@ def test_training_has_a_backward_pass_and_an_update(
     assert found.step_s > 0
 
 
+def test_marks_of_the_profiler_are_no_operators_and_do_not_make_every_step_a_new_one(
+    params: Params, alone: RankContext, write: Callable[[str], str]
+) -> None:
+    asked = params(workload=write(NETWORK), mode="train", batch=2)
+    job = prepare(asked, alone)
+    # As on a GPU: torch's own optimiser names its step for the profiler by an object that is new each time.
+    job._optimizer = torch.optim.SGD(job._module.parameters(), lr=0.01, momentum=0.9, foreach=True)
+    job.step()
+    found = break_down(job, asked, BRIEF)
+    updates = [each for each in found.primitives if each.phase == "update"]
+    assert {each.operator for each in updates} == {"_foreach_mul_", "_foreach_add_"}
+    assert all(each.num_calls == int(each.num_calls) for each in updates)
+    assert not [each for each in found.primitives if "record_function" in each.operator]
+
+
 def test_steps_that_take_another_part_of_their_data_are_the_same_steps(
     params: Params, alone: RankContext
 ) -> None:

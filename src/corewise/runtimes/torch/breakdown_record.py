@@ -32,6 +32,8 @@ from corewise.runtimes.torch.breakdown_work import (
 Key = Tuple[Any, ...]
 Clock = Callable[[], int]  # nanoseconds
 _node_of_backward: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
+SAID_BY_NAME = (torch.device, torch.layout, torch.memory_format, complex)
+MARKS = ("profiler",)  # they name a stretch of the step, as optimisers do, and compute nothing
 NOT_COMPARED = ("dropout", "bernoulli", "rand", "normal_", "uniform_", "empty", "multinomial", "exponential")
 
 
@@ -94,6 +96,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Mapping[str, Any]] = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func.namespace in MARKS:
+            return func(*args, **kwargs)
         key = (func, self._phase(), *signatures(func, args, kwargs))
         if key not in self.met:
             return self._first(key, func, args, kwargs)
@@ -231,7 +235,10 @@ def signature(value: Any) -> Any:
         return tuple((name, signature(each)) for name, each in value.items())
     if isinstance(value, float):
         return "number"
-    return value if isinstance(value, (int, bool, str, type(None), torch.dtype)) else repr(value)
+    if isinstance(value, (int, bool, str, type(None), torch.dtype)):
+        return value
+    # Of other objects, which may be new in every step, the kind alone.
+    return repr(value) if isinstance(value, SAID_BY_NAME) else type(value).__name__
 
 
 def _described(
