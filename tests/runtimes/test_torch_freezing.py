@@ -1,6 +1,8 @@
 """Weights folded or made constant for inference."""
 
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -175,3 +177,16 @@ def test_what_onednn_cannot_run_frozen_is_infeasible(params: Params, alone: Rank
     point = params(workload="alexnet", image_size=64, num_classes=10, execution="script", freezing="full")
     with pytest.raises(Infeasible, match="freezing full: input size is not divisible"):
         prepare(point, alone).check()
+
+
+FREEZES = """
+import sys, torch, corewise
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+corewise.freeze(model.eval(), (torch.randn(1, 3, 4, 4),))
+print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
+"""
+
+
+def test_freezing_imports_neither_an_algebra_system_nor_the_compiler() -> None:
+    told = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["[]"]

@@ -102,6 +102,21 @@ def test_the_more_time_there_is_the_more_careful_are_the_fresh_runs() -> None:
     assert fitting_effort(0.0, [QUICK] * 2, []) == EFFORTS[-1]
 
 
+def test_a_run_costs_what_it_took_to_start_and_not_again_what_was_compiled() -> None:
+    on_gpu = replace(QUICK, start_s=6.0)
+    compiled = replace(QUICK, start_s=30.0, compile_s=20.0)
+    least = EFFORTS[-1]
+
+    def run_s(judged: Judged) -> float:
+        """Of one more run of it."""
+        more = replace(least, num_main=least.num_main + 1)
+        return effort_s(more, [judged], []) - effort_s(least, [judged], [])
+
+    assert run_s(QUICK) < 1.5
+    assert 5.5 < run_s(on_gpu) < 8.0
+    assert 14.0 < run_s(compiled) < 17.0
+
+
 def test_the_least_effort_measures_the_two_that_decide_alone() -> None:
     assert set(protocols_for(EFFORTS[-1], 60.0)) == {MAIN}
     assert all(each.num_main >= 3 for each in EFFORTS)

@@ -61,6 +61,18 @@ def test_a_race_ends_after_so_many_rounds_whatever_the_noise() -> None:
     assert len(raced(0.02, noise=0.1).samplings) <= MAX_ROUNDS + 1
 
 
+@pytest.mark.parametrize("pace", [-0.3, 0.4])
+def test_a_machine_that_changed_its_pace_decides_no_race(pace: float) -> None:
+    arena = MadeArena(TWO, lambda params: pace * (arena.now() > 5) + 0.001 * params["quicker"])
+    incumbent = Racer(arena.enter((0,), 10))
+    for _ in range(3):
+        incumbent.run()
+    arena.seconds = 6.0
+    verdict = race(incumbent, arena.enter((1,), 10), Noise())
+    assert verdict.outcome == "tied"
+    assert verdict.log_ratio == pytest.approx(0.001)
+
+
 def test_noise_is_learnt_from_all_races() -> None:
     noise = Noise()
     wide = noise.half_width(3, ())

@@ -92,6 +92,18 @@ def test_a_rejected_setting_never_wins_and_keeps_its_reason() -> None:
     assert rejected.startswith("wrong numbers")
 
 
+def test_a_precision_that_does_not_go_with_the_best_execution_is_tried_without_it() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        if params["precision"] == "int8" and params["execution"] != "eager":
+            refuse("infeasible", "int8 brings its own")
+        return {"float32": 0.0, "int8": 0.9}[params["precision"]] + 0.3 * (params["execution"] == "frozen")
+
+    knobs = space(precision=("float32", "int8"), execution=("eager", "frozen"))
+    arena = MadeArena(knobs, rule)
+    assert found_in(arena, start=(0, 1)).best == (1, 0)
+    assert (1, 0) in arena.entered[:4]  # at once, not as one of many pairs in the end
+
+
 def test_a_choice_that_failed_is_not_tried_again_beside_others() -> None:
     def rule(params: Mapping[str, Any]) -> float:
         return refuse("crash", "it died") if params["a"] == 1 else GAINS(params)

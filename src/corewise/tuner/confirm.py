@@ -20,6 +20,8 @@ MAIN, BESIDE = "main", "beside"  # the two that decide; what is shown beside the
 RUN_OVERHEAD_S = 0.5  # fork, result
 COLD_START_S = 3.0  # a framework is imported
 WARM_UP_STEPS = 6
+RACED_WARM_UP_S = 1.0  # of what it took to start in the search
+RECOMPILED = 0.25  # of the time to compile, where the compiler finds its work again
 FEWEST_BESIDE = 3  # runs below which an interval says nothing
 OTHER_SHAPES = "the factory returns other shapes at every start"
 USUAL = 2  # the effort that time is set aside for
@@ -166,8 +168,13 @@ def require_budget(budget_s: float, spent_s: float, default: Judged, spoken_s: s
 def _run_s(effort: Effort, judged: Judged) -> float:
     step_s = judged.latency_s
     sampling_s = max(effort.sample_s, effort.min_samples * step_s)
-    warm_up_s = min(max(effort.warm_up_s, 3 * step_s), WARM_UP_STEPS * step_s)
-    return RUN_OVERHEAD_S + 2 * step_s + warm_up_s + sampling_s
+    raced_s = judged.start_s - (1 - RECOMPILED) * judged.compile_s - _warm_up_s(RACED_WARM_UP_S, step_s)
+    begin_s = max(RUN_OVERHEAD_S + 2 * step_s, raced_s)  # a GPU alone may take seconds to be ready
+    return begin_s + _warm_up_s(effort.warm_up_s, step_s) + sampling_s
+
+
+def _warm_up_s(most_s: float, step_s: float) -> float:
+    return min(max(most_s, 3 * step_s), WARM_UP_STEPS * step_s)
 
 
 def _round_up(seconds: float) -> int:

@@ -19,6 +19,7 @@ class Judged:
     latency_s: float = 0.0
     check_error: float | None = None  # None: its numbers were not checked
     start_s: float = 0.0
+    compile_s: float = 0.0  # of it
     kind: str = ""  # of a rejection
     reason: str = ""
     against: Setting = ()

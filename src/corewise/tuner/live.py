@@ -139,7 +139,7 @@ class LiveEntrant:
         """
         last = run = self._sampled()
         for _ in range(MAX_SAMPLED_AGAIN):
-            if not self._arena.disturbances.is_one(_stolen(last)):
+            if not self._arena.disturbances.is_one(_stolen(last), last.metrics["step_s"]):
                 break
             last = self._sampled()
             run = min(run, last, key=_stolen)

@@ -15,6 +15,7 @@ KNOWN = 0.03  # half an interval this wide says little: a simpler challenger mus
 CLEARLY_WORSE = 0.12  # behind by this much after one sampling, and by so many standard deviations
 CLEARLY_WORSE_SDS = 4.0
 CLEARLY_BETTER, CLEARLY_BETTER_SDS = 0.25, 8.0  # ahead by this much after one sampling: fresh runs will tell
+BEYOND_DOUBT = 0.7  # apart by less than this, one sampling is judged by one beside it, not by earlier ones
 OBVIOUS, OBVIOUS_SDS = 0.08, 4.0  # apart by this much in every comparison, and by so many standard deviations
 FEWEST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 3, 6  # where it is obvious; otherwise at least and at most
 CONFIDENCE = 0.95
@@ -103,8 +104,10 @@ def race(
     """
     racer = Racer(challenger)
     first = racer.run() - incumbent.recent()
-    is_worse = first < -max(CLEARLY_WORSE, CLEARLY_WORSE_SDS * noise.sd)
-    if is_worse or first > max(CLEARLY_BETTER, CLEARLY_BETTER_SDS * noise.sd):
+    if _settles(first, noise.sd) and abs(first) < BEYOND_DOUBT:  # the machine may have changed its pace
+        first = racer.recent() - incumbent.run()
+    if _settles(first, noise.sd):
+        is_worse = first < 0
         latency = racer.recent_latency(1) - incumbent.recent_latency(3)
         half = min(noise.half_width(1, ()), abs(first) / 2)
         return Verdict("lost" if is_worse else "won", first, half, tuple(racer.samplings), latency)
@@ -123,6 +126,12 @@ def race(
             latency = racer.recent_latency(len(pairs)) - incumbent.recent_latency(len(pairs))
             outcome = _outcome(mean, half, worth, is_simpler)
             return Verdict(outcome, mean, half, tuple(racer.samplings), latency)
+
+
+def _settles(first: float, sd: float) -> bool:
+    """True when one sampling says enough."""
+    is_worse = first < -max(CLEARLY_WORSE, CLEARLY_WORSE_SDS * sd)
+    return is_worse or first > max(CLEARLY_BETTER, CLEARLY_BETTER_SDS * sd)
 
 
 def _round(incumbent: Racer, challenger: Racer, *, challenger_first: bool) -> float:

@@ -193,7 +193,17 @@ class Search:
             lost_by = judged.score - self.found.score
             hopeless = judged.outcome == "rejected" and judged.kind not in ("infeasible", NOT_NOW)
             self._losses[knob, choice] = -math.inf if hopeless else lost_by
+            if judged.kind == "infeasible" and self.space.knobs[knob].name == "precision":
+                return self._challenge_plainly(setting, deadline)
         return won
+
+    def _challenge_plainly(self, setting: Setting, deadline: float) -> bool:
+        """True when a precision that does not go with the best way to execute has won without that way."""
+        execution = self.space.index("execution")
+        if execution is None or setting[execution] == 0:
+            return False
+        plain = self.space.changed(setting, execution, 0)
+        return self._challenge(plain, deadline, self.space.words(plain))
 
     def _challenge(
         self,
@@ -337,5 +347,6 @@ def _described(samplings: Sequence[Sampling], setting: Setting, outcome: str, **
         throughput=statistics.median(each.throughput for each in samplings),
         latency_s=statistics.median(each.latency_s for each in samplings),
         check_error=largest_error(each.check_error for each in samplings),
+        compile_s=max(each.compile_s for each in samplings),
         **more,  # type: ignore[arg-type]
     )

@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, c
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
 from corewise.runtimes.base import Infeasible
@@ -21,6 +20,7 @@ from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has
 from corewise.runtimes.torch.same_results import copied, left_alone, require_same
 
 DTYPES = (torch.float32, torch.bfloat16)
+SHAPE = "shape"  # where a node keeps that of its value
 _SUMS = (operator.add, operator.iadd, torch.add)
 _WRITING = (
     *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod),
@@ -153,7 +153,7 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     fold_norms(network)
     _leave_out_idle(network)
     with torch.no_grad():
-        ShapeProp(network).propagate(*copied(example_inputs))
+        _Shapes(network).run(*copied(example_inputs))
     made = _Preparing(network, dtype)
     num_prepared = made.run()
     if not num_prepared:
@@ -313,11 +313,23 @@ def _only_once(args: Sequence[Any], wanted: fx.Node) -> bool:
     return sum(one is wanted for one in args) == 1
 
 
+class _Shapes(fx.Interpreter):
+    """Runs a network once and notes the shapes of its values.
+
+    As torch's own ShapeProp, which imports an algebra system for it: half a second in every rank.
+    """
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor):
+            n.meta[SHAPE] = tuple(value.shape)
+        return value
+
+
 def _shape_of(node: Any) -> Optional[Tuple[int, ...]]:
     """The shape of a node's value, None where it is no tensor."""
-    known = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
-    shape = getattr(known, "shape", None)
-    return None if shape is None else tuple(shape)
+    found = node.meta.get(SHAPE) if isinstance(node, fx.Node) else None
+    return cast(Optional[Tuple[int, ...]], found)
 
 
 def _is_plain(layer: Optional[nn.Module]) -> bool:
