@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -88,6 +89,20 @@ def test_the_figures_are_the_best_and_the_median_of_the_samples_after_warm_up(ar
         assert 0 < each["median"] <= each["best"]
     assert found["triad", "float64"]["size"] == 2**20
     assert found["product", "float32"]["size"] in (32, 64)
+
+
+def test_the_first_products_that_count_come_after_a_rest(
+    arrays: SlicedArrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(ceilings.time, "sleep", rests.append)
+    made = CeilingsJob(arrays, ARGS, ("float32", "float64"), replace(LIMITS, rest_s=1.5), dict)
+    made.step()
+    assert rests == []  # nothing of it will count
+    made.facts()
+    made.step()
+    made.step()
+    assert rests == [1.5, 1.5]  # one of each format
 
 
 def test_rates_count_what_stream_counts() -> None:

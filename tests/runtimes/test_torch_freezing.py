@@ -181,7 +181,8 @@ def test_what_onednn_cannot_run_frozen_is_infeasible(params: Params, alone: Rank
 
 FREEZES = """
 import sys, torch, corewise
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+layers = (torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+model = torch.nn.Sequential(*layers)
 corewise.freeze(model.eval(), (torch.randn(1, 3, 4, 4),))
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """

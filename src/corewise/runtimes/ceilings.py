@@ -36,6 +36,7 @@ class Limits:
     largest_size: int
     probe_s: float  # of all samples of one thing in a step
     sample_s: float = 0.001  # of one sample at least: short ones find quiet moments, a GPU needs longer ones
+    rest_s: float = 0.0  # before the first products that count: those before took the clock of a GPU down
 
 
 @dataclasses.dataclass
@@ -94,6 +95,7 @@ class CeilingsJob(ReplicaJob):
         self._array_bytes = int(args["array_bytes"])
         self._precision = context_of or (lambda dtype: _Nothing())
         self.ceiling_notes: List[str] = []
+        self._counts = False  # once it is warm
         self.probes: List[Probe] = [*self._streams(), *self._products(), *self._others()]
 
     def check(self) -> Check:
@@ -110,6 +112,8 @@ class CeilingsJob(ReplicaJob):
     def step(self) -> None:
         """Some samples of each probe, at least one."""
         for probe in self.probes:
+            if self._counts and probe.kind == "product" and not probe.samples_s:
+                time.sleep(self._limits.rest_s)
             with self._precision(probe.dtype):
                 until = time.perf_counter() + self._limits.probe_s
                 probe.samples_s.append(probe.sample(self._arrays.finish))
@@ -119,6 +123,7 @@ class CeilingsJob(ReplicaJob):
     def facts(self) -> Mapping[str, Any]:
         for probe in self.probes:
             probe.samples_s.clear()  # of warm-up
+        self._counts = True
         return self._read_back()
 
     def sampled_facts(self) -> Mapping[str, Any]:

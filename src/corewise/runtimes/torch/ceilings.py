@@ -21,6 +21,7 @@ HOST_DTYPES = ("float32", "float64", "bfloat16", "int8")
 GPU_DTYPES = ("float32", "float64", "tf32", "bfloat16", "int8")
 HOST_SIZES, GPU_SIZES = (512, 8192), (4096, 16384)
 GPU_SAMPLE_S = 0.01  # long beside what it takes to wait for the GPU
+GPU_REST_S = 1.5  # after which its clock is up again
 MOVED_BYTES = 2**28  # between host and device
 
 
@@ -60,7 +61,7 @@ def prepare_ceilings(params: Mapping[str, Any], context: RankContext) -> Ceiling
             name = torch.cuda.get_device_name(settings.device)
             return {**process_facts(settings), "gpu": name, "gpu_index": index}
 
-        limits = Limits(*GPU_SIZES, float(args["probe_s"]), GPU_SAMPLE_S)
+        limits = Limits(*GPU_SIZES, float(args["probe_s"]), GPU_SAMPLE_S, GPU_REST_S)
         return GpuCeilingsJob(arrays, args, GPU_DTYPES, limits, gpu_facts, _float32_as)
     limits = Limits(*HOST_SIZES, float(args["probe_s"]))
     return CeilingsJob(arrays, args, HOST_DTYPES, limits, lambda: process_facts(settings))
