@@ -20,7 +20,7 @@ from corewise.probes.processes import Disturbance, disturbances
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch.breakdown_alone import GPU_CYCLES_PER_CALL, Alone, Timer, make_sets
 from corewise.runtimes.torch.breakdown_inputs import Maker
-from corewise.runtimes.torch.breakdown_record import Clock, Key, Met, Watch, as_called, num_faults
+from corewise.runtimes.torch.breakdown_record import Clock, Key, Met, Watch, as_called, event, num_faults
 from corewise.runtimes.torch.job import ModuleJob
 from corewise.workloads.breakdown import Breakdown, Primitive, low_quartile, typical
 
@@ -148,14 +148,21 @@ class Measured:
         num_met = len(watch.met)
         num_calls = max(num_met, *(sum(calls for calls, _ in one.values()) for one in found.in_model[-1:]), 0)
         watch.log.clear()
-        if self._on_gpu:  # so that the events do not wait for launches
-            torch.cuda._sleep(GPU_CYCLES_PER_CALL * num_calls)  # type: ignore[no-untyped-call]
         with marked_update(self._job, watch), watch:
-            took_s = self._timed_step()
+            took_s = self._step_after_pause(num_calls) if self._on_gpu else self._timed_step()
         if len(watch.met) == num_met:  # else operators were met for the first time, which takes long
             found.watched_s.append(took_s)
             found.in_model.append(_added_up(watch.log))
         watch.log.clear()
+
+    def _step_after_pause(self, num_calls: int) -> float:
+        """The GPU's own time: it sleeps first, so that the events of so many calls wait for no launch."""
+        torch.cuda._sleep(GPU_CYCLES_PER_CALL * num_calls)  # type: ignore[no-untyped-call]
+        began = event()
+        self._job.step()
+        ended = event()
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3
 
     def _run_alone(self, found: Round, key: Key, met: Met) -> None:
         if key in self._why_not:
