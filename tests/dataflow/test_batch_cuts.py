@@ -206,7 +206,8 @@ def test_slices_are_larger_where_gradients_are_wanted() -> None:
 
 
 def test_a_slice_is_one_task_where_there_is_one_for_every_core() -> None:
-    program = capture(Ensemble(), (torch.randn(64, 9, 6),), {}, CORES).program
+    x = torch.randn(64, 9, 6, dtype=torch.float64)  # in which layers are not joined
+    program = capture(Ensemble().double(), (x,), {}, CORES).program
     assert sorted({part for part in program.slices if part is not None}) == list(range(CORES))
     tasks = merged(program, [{1: 1e-3, 2: 1e-3}] * len(program.calls), 1e-5)
     layers = [

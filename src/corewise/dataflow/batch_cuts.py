@@ -52,8 +52,8 @@ class Slices:
 def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     """The number of slices the graph was cut into, where that is sound and likely to help; 0: it was not."""
     nodes = list(graph.nodes)
-    layers = [node for node in nodes if _is_cuttable(node)]
-    if not layers or any(_writes(node) for node in nodes):
+    layers = [node for node in nodes if is_cuttable(node)]
+    if not layers or any(writes(node) for node in nodes):
         return 0
     rows = {_batch(node) for node in layers}
     levels = _levels(nodes, layers)
@@ -73,7 +73,8 @@ def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     return num
 
 
-def _is_cuttable(node: Any) -> bool:
+def is_cuttable(node: Any) -> bool:
+    """Whether it is a recurrent layer whose rows know nothing of each other."""
     if node.op != "call_function" or node.target not in _STATES:
         return False
     x, _, params, _, _, dropout, train, *_ = node.args
@@ -83,7 +84,8 @@ def _is_cuttable(node: Any) -> bool:
     return not drops and val(x).dim() == 3 and weight_bytes <= MOST_WEIGHT_BYTES and whole
 
 
-def _writes(node: Any) -> bool:
+def writes(node: Any) -> bool:
+    """Whether it changes what it is given."""
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and schema.is_mutable
 
@@ -261,13 +263,25 @@ class _Cutting:
         kwargs: Optional[Dict[str, Any]] = None,
     ) -> Any:
         """A new node; `part` is the number of the slice it belongs to."""
-        node = self.graph.call_function(target, args, kwargs)
-        vals = _mapped(args, val)
-        with torch.no_grad():
-            node.meta["val"] = shapes(target, *vals) if shapes else target(*vals, **(kwargs or {}))
+        node = new_call(self.graph, target, args, shapes, kwargs)
         if part is not None:
             node.meta[SLICE] = part
         return node
+
+
+def new_call(
+    graph: Any,
+    target: Any,
+    args: Tuple[Any, ...],
+    shapes: Optional[Callable[..., Any]] = None,
+    kwargs: Optional[Dict[str, Any]] = None,
+) -> Any:
+    """A new node that knows its value; `shapes` tells it where the operator itself would take long."""
+    node = graph.call_function(target, args, kwargs)
+    vals = _mapped(args, val)
+    with torch.no_grad():
+        node.meta["val"] = shapes(target, *vals) if shapes else target(*vals, **(kwargs or {}))
+    return node
 
 
 def _order_in_memory(tensor: torch.Tensor) -> List[int]:

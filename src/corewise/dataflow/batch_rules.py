@@ -82,6 +82,8 @@ def following(node: Any, dims: Dict[Any, int]) -> Optional[int]:
         return _of_reduced(node, dim)
     if target == _aten.linear.default:
         return dim if dim < num_dims - 1 else None
+    if target == _aten.slice.Tensor:
+        return None if node.args[1] % num_dims == dim else dim
     if target == _aten.select.int:
         chosen = node.args[1] % val(first).dim()
         return None if chosen == dim else dim - int(chosen < dim)

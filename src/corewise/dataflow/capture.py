@@ -24,7 +24,7 @@ from typing import (
 
 import torch
 
-from corewise.dataflow import batch_cuts, operators
+from corewise.dataflow import batch_cuts, layer_joins, operators
 from corewise.dataflow.mirror import mirrored, patching_this_thread
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
@@ -54,7 +54,8 @@ def capture(
 ) -> Captured:
     """The operators the module runs for inputs like these, in its present mode.
 
-    For several cores recurrent layers are cut along their batch, so that each core has slices of its own.
+    For several cores recurrent layers are cut along their batch, so that each core has slices of its own, and
+    small ones over the same input are joined before.
     """
     try:
         before = ModuleState(module)
@@ -65,8 +66,12 @@ def capture(
     finally:
         before.restore()  # export runs the module's Python code
     trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
+    num_joined = layer_joins.join(exported.graph, num_cores) if num_cores > 1 else 0
     num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains) if num_cores > 1 else 0
     captured = _Reading(exported).captured()
+    captured = dataclasses.replace(
+        captured, program=dataclasses.replace(captured.program, num_joined=num_joined)
+    )
     if not num_slices:
         return captured
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]

@@ -100,6 +100,8 @@ def described(
         f"{_counted(len(program.calls), 'operator')} in {_counted(len(tasks), 'task')} on {num_cores} cores; "
         f"{'the plan of inputs of another size was taken over' if is_borrowed else bound}"
     ]
+    if program.num_joined:
+        lines.append(f"{program.num_joined} small recurrent layers run as parts of wider ones")
     if num_cores != len(cpus):
         lines.append(_allocation_line(num_cores, len(cpus)))
     if times_s:

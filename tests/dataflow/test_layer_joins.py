@@ -1,0 +1,199 @@
+"""Small recurrent layers over one input joined into wider ones: same numbers, and where nothing is joined."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from corewise.dataflow.batch_cuts import FEWEST_ROWS  # noqa: E402
+from corewise.dataflow.binding import Bound  # noqa: E402
+from corewise.dataflow.capture import Captured, capture  # noqa: E402
+from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
+from corewise.dataflow.layer_joins import sizes_joined  # noqa: E402
+from corewise.dataflow.malleable import malleable  # noqa: E402
+from corewise.dataflow.schedule import Task  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CORES, ROWS, STEPS = 2, 64, 7
+HIDDEN = 5  # of sixteen or eight lanes
+
+
+class Members(torch.nn.Module):
+    """LSTMs over one input; what else is done with their results is told by `ends`."""
+
+    def __init__(self, num: int = 3, hidden: int = HIDDEN, ends: str = "sum", **options: Any) -> None:
+        super().__init__()
+        self.members = torch.nn.ModuleList(torch.nn.LSTM(6, hidden, **options) for _ in range(num))
+        self.ends = ends
+
+    def forward(self, x: Any) -> Any:
+        found = [member(x) for member in self.members]
+        rows = [each[0] for each in found]
+        if self.ends == "states":
+            return torch.stack(rows), [each[1] for each in found]
+        if self.ends == "rows":
+            return rows
+        if self.ends == "views":
+            return [each.view(-1, each.shape[-1]) for each in rows]
+        return torch.stack(rows).sum(0).mean(0)
+
+
+class BothWays(torch.nn.Module):
+    """Members that read the input forwards, and others that read it backwards, each flipping it anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = torch.nn.ModuleList(torch.nn.LSTM(6, HIDDEN) for _ in range(4))
+        self.back = torch.nn.ModuleList(torch.nn.LSTM(6, HIDDEN) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        pairs = zip(self.ahead, self.back, strict=True)
+        return torch.stack([torch.cat([a(x)[0], b(x.flip([0]))[0].flip([0])], -1) for a, b in pairs]).sum(0)
+
+
+class Chain(torch.nn.Module):
+    """Each layer reads what the one before gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.LSTM(HIDDEN, HIDDEN) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)[0]
+        return x
+
+
+class FromStates(torch.nn.Module):
+    """Members that begin at states of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members = torch.nn.ModuleList(torch.nn.LSTM(6, HIDDEN) for _ in range(3))
+
+    def forward(self, x: Any, state: Any) -> Any:
+        return torch.stack([member(x, (state, state))[0] for member in self.members])
+
+
+class InPlace(Members):
+    """Something is written to: nothing is moved then."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).add_(1.0)
+
+
+def widths(captured: Captured) -> set[int]:
+    """The hidden units of the recurrent layers of a program."""
+    layers = [kind for kind in captured.kinds if kind.startswith("aten.lstm.input")]
+    results = [kind.rpartition(" [")[2] for kind in layers]  # (steps, rows, hidden) and the states
+    return {int(each.partition(")")[0].rpartition(", ")[2]) for each in results}
+
+
+def replayed(captured: Captured, module: Any, *inputs: Any) -> Any:
+    bound = Bound(captured, module)
+    whole = Task(tuple(range(len(captured.program.calls))), ())
+    own, _, _ = lifetimes(captured.program, [whole])
+    values = bound.values(list(inputs))
+    task_function(captured.program, whole, own[0])(values)
+    return bound.result(values)
+
+
+def assert_same(module: Any, captured: Captured, *inputs: Any) -> None:
+    one, other = (pytree.tree_leaves(run) for run in (module(*inputs), replayed(captured, module, *inputs)))
+    for wanted, got in zip(one, other, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+        assert got.stride() == wanted.stride()
+
+
+@pytest.fixture
+def x() -> Any:
+    torch.manual_seed(1)
+    return torch.randn(STEPS, ROWS, 6)
+
+
+@pytest.mark.parametrize("ends", ["sum", "states", "rows", "views"])
+@pytest.mark.parametrize("options", [{}, {"bias": False}], ids=["biases", "none"])
+def test_a_wide_layer_gives_the_numbers_of_its_members(x: Any, ends: str, options: dict[str, Any]) -> None:
+    module = Members(ends=ends, **options).eval()
+    with torch.no_grad():
+        captured = capture(module, (x,), {}, CORES)
+        assert widths(captured) == {3 * HIDDEN}
+        assert_same(module, captured, x)
+
+
+def test_inputs_that_were_flipped_one_by_one_are_one_input(x: Any) -> None:
+    module = BothWays().eval()
+    with torch.no_grad():
+        captured = capture(module, (x,), {}, CORES)
+        assert widths(captured) == {4 * HIDDEN}
+        num_layers = sum(str(call.target) == "aten.lstm.input" for call in captured.program.calls)
+        assert captured.program.num_joined == 8
+        assert num_layers == 2 * CORES  # a slice of each direction on each core
+        assert_same(module, captured, x)
+
+
+def test_weights_that_change_later_are_those_that_count(x: Any) -> None:
+    module = Members().eval()
+    with torch.no_grad():
+        captured = capture(module, (x,), {}, CORES)
+        before = replayed(captured, module, x)
+        for weight in module.parameters():
+            weight.mul_(-1.5)
+        assert not torch.allclose(before, module(x))
+        assert_same(module, captured, x)
+
+
+def test_gradients_are_those_of_the_members(x: Any) -> None:
+    module = Members(ends="rows").train()
+    captured = capture(module, (x,), {}, CORES)
+    assert widths(captured) == {3 * HIDDEN}
+    found = []
+    for rows in (module(x), replayed(captured, module, x)):
+        total = sum((each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in rows)
+        found.append(torch.autograd.grad(total, list(module.parameters())))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4 * float(one.norm()))
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (Chain(), (torch.randn(STEPS, ROWS, HIDDEN),)),
+        (FromStates(), (torch.randn(STEPS, ROWS, 6), torch.randn(1, ROWS, HIDDEN))),
+        (InPlace(), (torch.randn(STEPS, ROWS, 6),)),
+        (Members().double(), (torch.randn(STEPS, ROWS, 6, dtype=torch.float64),)),
+        (Members(batch_first=True), (torch.randn(ROWS, STEPS, 6),)),
+        (Members(), (torch.randn(STEPS, FEWEST_ROWS - 1, 6),)),
+    ],
+    ids=["one after another", "states", "in place", "double", "batch first", "few rows"],
+)
+def test_what_cannot_be_joined_or_would_leave_cores_idle_stays(module: Any, inputs: tuple[Any, ...]) -> None:
+    module.eval()
+    with torch.no_grad():
+        captured = capture(module, inputs, {}, CORES)
+        assert widths(captured) == {HIDDEN}
+        assert_same(module, captured, *inputs)
+
+
+def test_wide_layers_stay_apart_and_narrow_ones_fill_vectors() -> None:
+    assert sizes_joined(4, 10, 16) == [4]  # 40 of 48 lanes, not 10 of 16 four times
+    assert sizes_joined(4, 20, 16) == [2, 2]
+    assert sizes_joined(8, 8, 16) == [4, 4]
+    for hidden in (16, 32, 64, 256):
+        assert sizes_joined(4, hidden, 16) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_a_planned_ensemble_of_small_layers_gives_what_the_module_gives(x: Any, executor: str) -> None:
+    module = BothWays().eval()
+    with torch.no_grad():
+        fast = malleable(module, (x,), run="planned", planning_s=1.0, keep=False, executor=executor)
+        try:
+            assert "8 small recurrent layers run as parts of wider ones" in fast.explain()
+            for _ in range(3):
+                other = torch.randn_like(x)
+                torch.testing.assert_close(fast(other), module(other), rtol=1e-5, atol=1e-6)
+        finally:
+            fast.close()
