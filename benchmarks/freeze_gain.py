@@ -27,7 +27,7 @@ from corewise.runtimes.torch.network import build_network
 from corewise.runtimes.torch.prepared import freeze
 from corewise.workloads.registry import find_workload
 
-MODELS = ("alexnet", "resnet18", "resnet50", "resnext50_32x4d", "transformer")
+MODELS = ("alexnet", "resnet18", "resnet50", "resnext50_32x4d", "transformer", "lstm_ensemble")
 Call = Callable[[], Any]
 
 

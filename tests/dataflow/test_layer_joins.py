@@ -11,9 +11,9 @@ from corewise.dataflow.batch_cuts import FEWEST_ROWS  # noqa: E402
 from corewise.dataflow.binding import Bound  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
-from corewise.dataflow.layer_joins import sizes_joined  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
 from corewise.dataflow.schedule import Task  # noqa: E402
+from corewise.dataflow.wide_lstm import sizes_joined  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CORES, ROWS, STEPS = 2, 64, 7
@@ -114,12 +114,16 @@ def x() -> Any:
 
 
 @pytest.mark.parametrize("ends", ["sum", "states", "rows", "views"])
-@pytest.mark.parametrize("options", [{}, {"bias": False}], ids=["biases", "none"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"bidirectional": True}, {"bidirectional": True, "bias": False}],
+    ids=["biases", "none", "both ways", "both ways, none"],
+)
 def test_a_wide_layer_gives_the_numbers_of_its_members(x: Any, ends: str, options: dict[str, Any]) -> None:
     module = Members(ends=ends, **options).eval()
     with torch.no_grad():
         captured = capture(module, (x,), {}, CORES)
-        assert widths(captured) == {3 * HIDDEN}
+        assert widths(captured) == {3 * HIDDEN * (2 if options.get("bidirectional") else 1)}
         assert_same(module, captured, x)
 
 
@@ -145,10 +149,11 @@ def test_weights_that_change_later_are_those_that_count(x: Any) -> None:
         assert_same(module, captured, x)
 
 
-def test_gradients_are_those_of_the_members(x: Any) -> None:
-    module = Members(ends="rows").train()
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_gradients_are_those_of_the_members(x: Any, bidirectional: bool) -> None:
+    module = Members(ends="rows", bidirectional=bidirectional).train()
     captured = capture(module, (x,), {}, CORES)
-    assert widths(captured) == {3 * HIDDEN}
+    assert captured.program.num_joined == 3
     found = []
     for rows in (module(x), replayed(captured, module, x)):
         total = sum((each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in rows)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has_hooks, traced
+from corewise.runtimes.torch.joined_lstms import join_lstms
 from corewise.runtimes.torch.same_results import copied, left_alone, require_same
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -154,8 +155,7 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     _leave_out_idle(network)
     with torch.no_grad():
         _Shapes(network).run(*copied(example_inputs))
-    made = _Preparing(network, dtype)
-    num_prepared = made.run()
+    num_prepared = _join_lstms(network) + _Preparing(network, dtype).run()
     if not num_prepared:
         raise Infeasible(f"freezing full: {_why_nothing(module)}")
     return network, num_prepared
@@ -188,13 +188,19 @@ def _leave_out_idle(network: fx.GraphModule) -> None:
             network.graph.erase_node(node)
 
 
+def _join_lstms(network: fx.GraphModule) -> int:
+    modules = dict(network.named_modules())
+    calls = [(node, modules.get(str(node.target))) for node in network.graph.nodes]
+    return 0 if any(_writes(node, module) for node, module in calls) else join_lstms(network)
+
+
 def _why_nothing(module: nn.Module) -> str:
     if any(isinstance(part, (nn.Conv2d, nn.Linear)) for part in module.modules()):
         return (
             "none of its convolutions and linear layers can be prepared: torch.fx does not look into layers "
             "of torch.nn that have some within; those with hooks or other padding than zeros stay as they are"
         )
-    return "it has no convolution of images and no linear layer, whose weights could be prepared"
+    return "it has no convolution of images, linear layer or small LSTMs, whose weights could be prepared"
 
 
 class _Preparing:
