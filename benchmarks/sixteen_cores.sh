@@ -1,12 +1,30 @@
 #!/usr/bin/env bash
-# The thread-scaling and hybrid studies of AlexNet and ResNet-50 on the whole node, and the other figures.
-# usage: benchmarks/sixteen_cores.sh OUT_FOLDER [STEP...]   steps: studies start control accuracy equal
+# The figures of a whole node: thread-scaling and hybrid studies, tuning, malleable threads, and its GPU.
+# usage: benchmarks/sixteen_cores.sh OUT_FOLDER [STEP...]
+#   studies start control accuracy equal      the instrument's (all of them without a step)
+#   infer train                               what tuning gains; SEARCH=48s and MORE=24s of search for each workload
+#   malleable overhead                        widths that change; SECONDS_EACH=600 in all, ROUNDS=3
+#   ceilings products primitives fft cg tune  of a GPU
+# What was measured before is kept in OUT_FOLDER and gone on from. PYTHON names the interpreter.
 set -euo pipefail
+[ "$#" -gt 0 ] || { sed -n 2,7p "$0"; exit 2; }
 out=$(realpath -m "$1"); shift
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
+export PYTHONUNBUFFERED=1
 mkdir -p "$out"
 steps=("$@"); [ "${#steps[@]}" -gt 0 ] || steps=(studies start control accuracy equal)
+cases() {  # of a mode, as tune_gain.py names them
+  local mode=$1 workload
+  for workload in resnet50:$mode:64 resnet18:$mode:64 resnext50_32x4d:$mode:32 alexnet:$mode:256 \
+    transformer:$mode:32 lstm_ensemble:$mode:400:time_steps=100; do echo "$workload"; done
+}
+gain() {
+  local mode=$1; shift
+  # shellcheck disable=SC2046
+  "$python" benchmarks/tune_gain.py $(cases "$mode") --budget "${SEARCH:-48s}" "$@" --starts "${STARTS:-1}" \
+    --seconds "${SECONDS_EACH:-100000}" --store "$out/gain-store" --out "$out/tune_gain.json"
+}
 for step in "${steps[@]}"; do
   echo "== $step"
   case "$step" in
@@ -19,6 +37,22 @@ for step in "${steps[@]}"; do
     control) "$python" benchmarks/control_side.py --out "$out/control_side.json" ;;
     accuracy) "$python" benchmarks/step_accuracy.py --out "$out/step_accuracy.json" ;;
     equal) "$python" benchmarks/equal_trials.py --out "$out/equal_trials.json" ;;
+    infer) gain infer --also "lower-precision=${MORE:-24s}" ;;
+    train) gain train --also "batch-statistics=${MORE:-24s}" --also "lower-precision=${MORE:-24s}" ;;
+    malleable)
+      "$python" benchmarks/malleable_gain.py --cores "$(nproc)" --seconds "${SECONDS_EACH:-600}" \
+        --rounds "${ROUNDS:-3}" --out "$out/malleable_gain.json" ;;
+    overhead) "$python" benchmarks/malleable_overhead.py --out "$out/malleable_overhead.json" ;;
+    ceilings) "$python" -m corewise doctor --ceilings --json > "$out/ceilings.json" ;;
+    products) "$python" benchmarks/kernels_gpu.py --out "$out/kernels_gpu.json" ;;
+    primitives)
+      "$python" benchmarks/primitives_sum.py --device cuda --batch-factor "${FACTOR:-8}" --rounds 2 \
+        --case-s 30 --out "$out/primitives_gpu.json" ;;
+    fft) "$python" benchmarks/fft.py --device cuda --exponents 31 --repeats 3 --out "$out/fft_gpu.json" ;;
+    cg) "$python" benchmarks/cg_gpu.py --out "$out/cg_gpu.json" ;;
+    tune)
+      "$python" -m corewise tune resnet50 --batch 64 --set device=cuda --budget "${SEARCH:-60s}" \
+        --store "$out/tune-store" -o "$out/tuned.yaml" --json > "$out/tune.json" ;;
     *) echo "unknown step $step" >&2; exit 2 ;;
   esac
 done
