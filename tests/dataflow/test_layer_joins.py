@@ -1,5 +1,6 @@
 """Small recurrent layers over one input joined into wider ones: same numbers, and where nothing is joined."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ class Members(torch.nn.Module):
             return rows
         if self.ends == "views":
             return [each.view(-1, each.shape[-1]) for each in rows]
+        if self.ends == "stack":
+            return torch.stack(rows), torch.cat([each[1][0] for each in found])
+        if self.ends == "first":
+            return rows[0] + sum(each.detach() for each in rows[1:])
         return torch.stack(rows).sum(0).mean(0)
 
 
@@ -75,6 +80,13 @@ class FromStates(torch.nn.Module):
 
     def forward(self, x: Any, state: Any) -> Any:
         return torch.stack([member(x, (state, state))[0] for member in self.members])
+
+
+class OtherRows(Members):
+    """Batches of two sizes: such layers are not cut."""
+
+    def forward(self, x: Any) -> Any:
+        return [*(member(x)[0] for member in self.members[:2]), self.members[2](x[:, :FEWEST_ROWS])[0]]
 
 
 class InPlace(Members):
@@ -149,17 +161,74 @@ def test_weights_that_change_later_are_those_that_count(x: Any) -> None:
         assert_same(module, captured, x)
 
 
+def gradients(module: Any, results: Any) -> list[Any]:
+    """Of all weights, for a sum in which each result's numbers have weights of their own."""
+    parts = [(each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in results]
+    return list(torch.autograd.grad(sum(parts), list(module.parameters()), allow_unused=True))
+
+
+def assert_same_gradients(one: list[Any], other: list[Any]) -> None:
+    assert [each is None for each in one] == [each is None for each in other]
+    for wanted, got in zip(one, other, strict=True):
+        if wanted is not None:
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.norm()))
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_gradients_are_those_of_the_members(x: Any, bidirectional: bool) -> None:
-    module = Members(ends="rows", bidirectional=bidirectional).train()
+    module = Members(ends="stack", bidirectional=bidirectional).train()
     captured = capture(module, (x,), {}, CORES)
     assert captured.program.num_joined == 3
-    found = []
-    for rows in (module(x), replayed(captured, module, x)):
-        total = sum((each * torch.linspace(-1, 1, each.numel()).view(each.shape)).sum() for each in rows)
-        found.append(torch.autograd.grad(total, list(module.parameters())))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4 * float(one.norm()))
+    assert_same_gradients(gradients(module, module(x)), gradients(module, replayed(captured, module, x)))
+
+
+def test_weights_that_members_share_get_the_gradients_of_all(x: Any) -> None:
+    module = Members(ends="stack").train()
+    module.members[1].weight_hh_l0 = module.members[0].weight_hh_l0
+    module.members[2].requires_grad_(False)
+    weights = module.members[:2]
+    captured = capture(module, (x,), {}, CORES)
+    assert captured.program.num_joined == 3
+    assert_same_gradients(gradients(weights, module(x)), gradients(weights, replayed(captured, module, x)))
+
+
+@pytest.mark.parametrize("ends", ["rows", "first"])
+def test_members_of_other_results_stay_apart_where_gradients_are_computed(x: Any, ends: str) -> None:
+    """Members without a part in a loss have no gradient: an optimizer leaves them as they are."""
+    module = Members(num=2, ends=ends).train()
+    captured = capture(module, (x,), {}, CORES)
+    assert captured.program.num_joined == 0
+    first = [each if ends == "first" else each[0] for each in (module(x), replayed(captured, module, x))]
+    one, other = (gradients(module, [each]) for each in first)
+    assert sum(each is None for each in one) == 4
+    assert_same_gradients(one, other)
+    with torch.no_grad():
+        assert capture(module, (x,), {}, CORES).program.num_joined == 2
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_losses_of_members_go_back_one_after_the_other(x: Any, executor: str) -> None:
+    module = Members(ends="rows").train()
+    other = copy.deepcopy(module)
+    with malleable(other, (x,), run="planned", planning_s=0.5, keep=False, executor=executor) as fast:
+        assert fast.explain().count("operators in") == 1
+        for rows in (module(x), fast(x)):
+            for each in rows[:2]:
+                each.pow(2).sum().backward()
+    found = [[each.grad for each in one.parameters()] for one in (module, other)]
+    assert sum(each is None for each in found[0]) == 4
+    assert_same_gradients(*found)
+
+
+def test_layers_whose_joined_weights_leave_the_cache_stay(x: Any) -> None:
+    module = Members(num=2).eval()
+    module.members = torch.nn.ModuleList(torch.nn.LSTM(4000, HIDDEN) for _ in range(2))
+    wide = torch.randn(2, ROWS, 4000)
+    with torch.no_grad():
+        captured = capture(module, (wide,), {}, CORES)
+        assert widths(captured) == {HIDDEN}
+        assert captured.program.is_cut  # a joined one could not be
+        assert_same(module, captured, wide)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +237,12 @@ def test_gradients_are_those_of_the_members(x: Any, bidirectional: bool) -> None
         (Chain(), (torch.randn(STEPS, ROWS, HIDDEN),)),
         (FromStates(), (torch.randn(STEPS, ROWS, 6), torch.randn(1, ROWS, HIDDEN))),
         (InPlace(), (torch.randn(STEPS, ROWS, 6),)),
+        (OtherRows(), (torch.randn(STEPS, ROWS, 6),)),
         (Members().double(), (torch.randn(STEPS, ROWS, 6, dtype=torch.float64),)),
         (Members(batch_first=True), (torch.randn(ROWS, STEPS, 6),)),
         (Members(), (torch.randn(STEPS, FEWEST_ROWS - 1, 6),)),
     ],
-    ids=["one after another", "states", "in place", "double", "batch first", "few rows"],
+    ids=["one after another", "states", "in place", "other rows", "double", "batch first", "few rows"],
 )
 def test_what_cannot_be_joined_or_would_leave_cores_idle_stays(module: Any, inputs: tuple[Any, ...]) -> None:
     module.eval()

@@ -1,5 +1,7 @@
 """LSTMs over one input frozen as one wider layer compute what they compute by themselves."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -37,6 +39,47 @@ class Members(nn.Module):
         return torch.stack([rows for rows, _ in found]).sum(0)
 
 
+class Read(Members):
+    """Rows and inputs taken in other ways than by their first index and in order."""
+
+    def forward(self, x: Any) -> Any:
+        if self.ends == "from behind":
+            return [member(x)[-2].view(-1) for member in self.members]
+        if self.ends == "sliced":
+            return [member(x)[:1][0].view(-1) for member in self.members]
+        return [member(x)[0].transpose(0, 1).view(-1) for member in self.members]  # "turned"
+
+
+class Named(Members):
+    """Inputs, modules and buffers with names of torch's functions, or of parts that freezing adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined, self.prepared_0, self.mean = nn.Tanh(), nn.Sigmoid(), nn.Flatten()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("joined_0", torch.full((6,), 2.0))
+
+    def forward(self, flip: Any, x: Any) -> Any:
+        x = self.linear(self.prepared_0(self.joined(x))) * self.joined_0
+        return [self.mean(member(x)[0]) for member in self.members]
+
+
+class FlippedByName(Members):
+    """The input is given by its name."""
+
+    def forward(self, x: Any) -> Any:
+        flipped = torch.flip(input=x, dims=[0])
+        own = self.members[2](torch.flip(input=x, dims=[1]))[0]
+        return [*(member(flipped)[0] for member in self.members[:2]), own]
+
+
+class Numbers(Members):
+    """What is no number is replaced, in each member's rows."""
+
+    def forward(self, x: Any) -> Any:
+        return [member(x)[0].nan_to_num(7.0) for member in self.members]
+
+
 class Backwards(nn.Module):
     """Each member flips the input anew, and its result back."""
 
@@ -69,6 +112,7 @@ def assert_same(frozen: nn.Module, module: nn.Module, *shape: int) -> None:
             one, other = (pytree.tree_leaves(run(x.clone())) for run in (module, frozen))
             for wanted, got in zip(one, other, strict=True):
                 torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+                assert got.stride() == wanted.stride()
 
 
 ENDS = ("sum", "everything", "views", "states")
@@ -141,3 +185,91 @@ def test_layers_with_hooks_stay_as_they_are() -> None:
     with torch.inference_mode():
         frozen(torch.randn(7, 4, 6))
     assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "options"),
+    [
+        ("from behind", {}),
+        ("sliced", {}),
+        ("turned", {"batch_first": True}),
+        ("turned", {"batch_first": True, "bidirectional": True}),
+    ],
+    ids=str,
+)
+def test_rows_lie_in_memory_as_those_of_the_members(ends: str, options: dict[str, Any]) -> None:
+    module = Read(ends, **options).eval()
+    frozen = freeze(module, (torch.randn(7, 4, 6),))
+    assert len(joined(frozen)) == 1
+    assert_same(frozen, module, 7, 4, 6)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_single_step_of_one_row_and_steps_without_a_batch(options: dict[str, Any]) -> None:
+    module = Members("everything", **options).eval()
+    frozen = freeze(module, (torch.randn(7, 6),))
+    assert len(joined(frozen)) == 1
+    assert_same(frozen, module, 1, 1, 6)
+    with torch.inference_mode():
+        x = torch.randn(3, 6)
+        for one, other in zip(*(pytree.tree_leaves(run(x)) for run in (module, frozen)), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+            assert other.untyped_storage().nbytes() == one.untyped_storage().nbytes()  # not the wide one's
+
+
+def test_names_of_functions_and_of_new_parts_may_be_taken() -> None:
+    module = Named().eval()
+    x = torch.randn(7, 4, 6)
+    frozen = freeze(module, (x, x))
+    assert len(joined(frozen)) == 1
+    with torch.inference_mode():
+        torch.testing.assert_close(frozen(x, x + 1), module(x, x + 1), rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_may_be_given_by_name() -> None:
+    module = FlippedByName().eval()
+    frozen = freeze(module, (torch.randn(7, 4, 6),))
+    [wide] = joined(frozen)
+    assert len(wide.layers) == 2  # those over the same one
+    assert_same(frozen, module, 7, 4, 6)
+
+
+def test_a_layer_that_gives_no_numbers_does_not_spoil_the_others() -> None:
+    module = Numbers().eval()
+    with torch.no_grad():
+        module.members[1].bias_ih_l0.fill_(float("nan"))
+    frozen = freeze(module, (torch.randn(7, 4, 6),))
+    [wide] = joined(frozen)
+    assert len(wide.layers) == 2
+    assert_same(frozen, module, 7, 4, 6)
+
+
+def test_a_layer_with_a_forward_of_its_own_stays() -> None:
+    module = Members("everything").eval()
+    module.members[0].forward = lambda x: (2 * x, (x, x))
+    frozen = freeze(module, (torch.randn(7, 4, 6),))
+    [wide] = joined(frozen)
+    assert len(wide.layers) == 2
+    assert_same(frozen, module, 7, 4, 6)
+
+
+def test_freezing_draws_no_numbers_and_what_is_frozen_evaluates() -> None:
+    module = Members().eval()
+    x = torch.randn(7, 4, 6)
+    before = torch.get_rng_state()
+    frozen = freeze(module, (x,))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(part.training for part in frozen.modules())
+    torch.testing.assert_close(freeze(frozen, (x,))(x), module(x), rtol=1e-5, atol=1e-6)
+
+
+def test_what_was_joined_can_be_copied_and_does_not_follow_the_module() -> None:
+    module = Members().eval()
+    x = torch.randn(7, 4, 6)
+    frozen = freeze(module, (x,))
+    wanted = module(x)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(-2.0)
+    for one in (frozen, copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):
+        torch.testing.assert_close(one(x), wanted, rtol=1e-5, atol=1e-6)

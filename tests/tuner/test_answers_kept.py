@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from corewise.cli.tune import all_written, subject_of
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
+from corewise.spec.study import PRESETS
 from corewise.spec.tuned import Fingerprint, Measured, Subject, Tuned, read_tuned, write_tuned
 from corewise.store.store import Store
 from corewise.tuner.api import tune
@@ -18,7 +20,9 @@ from corewise.tuner.confirm import require_same_shapes
 from corewise.tuner.files import Files
 from corewise.tuner.found import Judged
 from corewise.tuner.journal import Journal
+from corewise.tuner.output import tuned_of
 from corewise.tuner.progress import Told, outcome
+from corewise.tuner.question import Tunable, make_question
 from corewise.tuner.result import Side, Tried, TuneResult
 from corewise.tuner.session import Interrupted, kept_answer
 from corewise.tuner.space import Knob, Space
@@ -123,6 +127,22 @@ def test_a_finished_tuning_replaces_its_own_earlier_answer(tmp_path: Path) -> No
     renamed = replace(MACHINE, hostname="node2", memory_bytes=2)
     write_tuned(file, replace(TUNED, params={"threads": 1}, machine=renamed, measured=MEASURED))
     assert Files(file).after(lambda: FINISHED, made).notes == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["tuned.yaml"]
+
+
+def test_a_tuning_that_goes_on_replaces_what_it_left_when_it_was_stopped(
+    tmp_path: Path, need: Callable[[bool, str], None]
+) -> None:
+    need(find_spec("torch") is not None, "PyTorch is not installed")
+    tunable = Tunable.of(make_question("resnet18", batch=8, fixed={"args.image_size": 64}))
+    space = tunable.space
+    [trial] = tunable.plan(space.default, PRESETS["quick"]).trials
+    raced = replace(BETTER, best=replace(BETTER.best, params=space.params(space.default)))
+    measured = replace(FINISHED, best=replace(SIDE, params=trial.params))  # as records tell them
+    files = Files(tmp_path / "tuned.yaml")
+    with pytest.raises(Interrupted):
+        files.after(raiser(raced), lambda result: tuned_of(tunable, result))
+    assert files.after(lambda: measured, lambda result: tuned_of(tunable, result)).notes == ()
     assert [path.name for path in tmp_path.iterdir()] == ["tuned.yaml"]
 
 

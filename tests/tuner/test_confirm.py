@@ -19,15 +19,18 @@ from corewise.tuner.confirm import (
     EFFORTS,
     MAIN,
     Confirmed,
+    doubt_by_others,
     effort_s,
     fitting_effort,
     is_unchecked,
     limit_since,
+    once_warm,
     protocols_for,
     require_budget,
 )
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.knobs import Offer
+from corewise.tuner.script_session import MIN_STARTS, fitting
 from corewise.tuner.space import Setting, Space
 
 TWO = space(a=(0, 1), b=(0, 1))
@@ -207,3 +210,32 @@ def test_fresh_runs_from_before_a_tuning_began_anew_do_not_count() -> None:
     assert limits[0] == 120.0
     assert max(limits) < 121.0
     assert limits == [limit_since(date, 120.0) for date in dates]  # a call that goes on finds its own runs
+
+
+@pytest.mark.parametrize(("left_s", "measured"), [(5.0, [DEFAULT, BEST, HAND]), (4.9, [DEFAULT, BEST])])
+def test_of_a_script_what_decides_is_started_afresh_and_others_where_there_is_time(
+    left_s: float, measured: list[Setting]
+) -> None:
+    starts_s = {DEFAULT: 2.0, BEST: 1.0, HAND: 2.0}
+    assert list(fitting(starts_s, (DEFAULT, BEST), MIN_STARTS * left_s)) == measured
+
+
+@pytest.mark.parametrize(("starts_s", "start_s"), [((0.4, 0.3), 0.4), ((2.0, 0.3), 1.4), ((), 1.4)])
+def test_a_default_that_was_slow_because_it_was_first_is_planned_as_the_others_started(
+    starts_s: tuple[float, ...], start_s: float
+) -> None:
+    others = [Judged(HAND, "lost", latency_s=0.01, start_s=each + 5, compile_s=5.0) for each in starts_s]
+    refused = Judged(BEST, "rejected", kind="infeasible")
+    found = once_warm(replace(QUICK, start_s=1.4), [*others, refused])
+    assert found.start_s == pytest.approx(start_s)
+    assert replace(found, start_s=QUICK.start_s) == QUICK
+
+
+@pytest.mark.parametrize(("num_disturbed", "is_told"), [(0, False), (2, False), (3, True), (6, True)])
+def test_fresh_runs_that_were_disturbed_are_told(num_disturbed: int, is_told: bool) -> None:
+    runs = [{"status": "ok", "disturbances": ["others"] * (n < num_disturbed)} for n in range(6)]
+    records = [replace(record([1.0]), runs=tuple(half)) for half in (runs[:3], runs[3:])]
+    told = doubt_by_others(records)
+    assert told.startswith(f"{num_disturbed} of 6 fresh runs") == is_told
+    assert ("(others)" in told) == is_told
+    assert bool(told) == is_told

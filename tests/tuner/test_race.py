@@ -73,6 +73,22 @@ def test_a_machine_that_changed_its_pace_decides_no_race(pace: float) -> None:
     assert verdict.log_ratio == pytest.approx(0.001)
 
 
+@pytest.mark.parametrize("pace", [-0.1, 0.2])
+def test_the_latency_of_one_sampling_is_judged_by_the_one_beside_it(pace: float) -> None:
+    arena = MadeArena(
+        TWO,
+        lambda params: pace * (arena.now() > 5) + 0.4 * params["quicker"],
+        latency=lambda params: math.exp(-pace * (arena.now() > 5) + 0.1 * params["quicker"]),
+    )
+    incumbent = Racer(arena.enter((0,), 10))
+    for _ in range(3):
+        incumbent.run()
+    arena.seconds = 6.0
+    verdict = race(incumbent, arena.enter((1,), 10), Noise())
+    assert (verdict.outcome, len(verdict.samplings)) == ("won", 1)
+    assert verdict.log_latency == pytest.approx(0.1)
+
+
 def test_noise_is_learnt_from_all_races() -> None:
     noise = Noise()
     wide = noise.half_width(3, ())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from made_arena import Heard, MadeArena, Rule, refuse, space
 
+from corewise.spec.trial import NOT_NOW
 from corewise.tuner.found import Found
 from corewise.tuner.search import RACE_SHARE, Search
 from corewise.tuner.space import Knob, Setting, Space
@@ -179,6 +180,26 @@ def test_a_dead_incumbent_is_started_again(num_samplings: int) -> None:
     arena = Dying(LETTERS, GAINS)
     assert found_in(arena).best == (2, 1, 0)
     assert arena.entered.count((2, 0, 0)) == 2
+
+
+def test_an_incumbent_that_dies_twice_beside_a_challenger_is_not_told_as_the_challengers_fault() -> None:
+    class Dying(MadeArena):
+        def enter(self, setting: Setting, limit_s: float) -> Any:
+            entrant = super().enter(setting, limit_s)
+            sample = entrant.sample
+
+            def fail_beside() -> Any:
+                is_beside = setting == (0,) and self.num_alive == 2
+                return refuse("killed", "signal 9") if is_beside else sample()
+
+            entrant.sample = fail_beside  # type: ignore[method-assign]
+            return entrant
+
+    found = found_in(Dying(space(a=(0, 1)), lambda params: 0.5 * params["a"]))
+    judged = found.judged[(1,)]
+    assert found.best == (0,)
+    assert (judged.kind, judged.outcome) == (NOT_NOW, "rejected")
+    assert judged.reason == "the best so far failed twice beside it: signal 9"
 
 
 def test_what_enters_is_told_before_with_what_is_likely_to_follow() -> None:

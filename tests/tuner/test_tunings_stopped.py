@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_arena import space
+from made_arena import MadeArena, refuse, space
 
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record
@@ -128,6 +128,21 @@ def test_what_had_no_memory_then_is_tried_again(tmp_path: Path) -> None:
     kept.judged(JUDGED[0])
     kept.judged(Judged(BEST, "rejected", kind=NOT_NOW, reason="3 GiB are free", against=DEFAULT))
     assert [each.setting for each in kept.read().still_holding] == [DEFAULT]
+
+
+@pytest.mark.parametrize(("kind", "is_kept"), [(NOT_NOW, False), ("memory", True)])
+def test_what_was_not_the_settings_own_fault_is_tried_again_for_a_script(
+    kind: str, is_kept: bool, tmp_path: Path
+) -> None:
+    script = make_script(Script(("true",), tmp_path), {}, distributed=False)
+    store = Store.open(tmp_path / "store", create=True)
+    other = script.space.changed(script.space.default, 0, 1)
+    Journal(store, script.key(), script.space).judged(Judged(other, "rejected", kind=kind, reason="once"))
+    tuning = ScriptTuning(script, store, Quiet(), budget_s=60.0, again=False)
+    arena: Any = MadeArena(script.space, lambda params: refuse("exit", "no"))
+    with pytest.raises(UserError):
+        tuning._search(arena)
+    assert (other in tuning.found.judged) == is_kept
 
 
 def test_a_tuning_that_is_refused_leaves_the_work_of_the_one_that_runs(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     layers = [node for node in nodes if is_cuttable(node)]
     if not layers or any(writes(node) for node in nodes):
         return 0
-    rows = {_batch(node) for node in layers}
+    rows = {batch_rows(node) for node in layers}
     levels = _levels(nodes, layers)
     num_together = max(list(levels.values()).count(level) for level in set(levels.values()))
     if len(rows) != 1:
@@ -94,7 +94,8 @@ def _batch_dim(node: Any) -> int:
     return 0 if node.args[8] else 1
 
 
-def _batch(node: Any) -> int:
+def batch_rows(node: Any) -> int:
+    """Of a recurrent layer's batch."""
     return int(val(node.args[0]).shape[_batch_dim(node)])
 
 

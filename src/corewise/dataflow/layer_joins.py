@@ -2,17 +2,26 @@
 
 Measured side: standard library and torch only, Python 3.9. The wide layer is cut along its batch afterwards,
 so that every core has work; its weights are put together in every call, from what the module then holds.
+Where gradients are computed, layers are joined only if they are parts of the same results: one that a loss
+does not depend on must get no gradient, not one of zeros, and losses may go back one after the other.
 """
 
 from __future__ import annotations
 
 import operator
 from functools import partial
-from typing import Any, Dict, Hashable, Iterable, List, Sequence
+from typing import Any, Dict, FrozenSet, Hashable, List, Sequence
 
 import torch
 
-from corewise.dataflow.batch_cuts import FEWEST_ROWS, is_cuttable, new_call, writes
+from corewise.dataflow.batch_cuts import (
+    FEWEST_ROWS,
+    MOST_WEIGHT_BYTES,
+    batch_rows,
+    is_cuttable,
+    new_call,
+    writes,
+)
 from corewise.dataflow.batch_rules import val
 from corewise.dataflow.recurrent import shapes_of
 from corewise.dataflow.wide_lstm import sizes_joined, vector_lanes, wide_weights
@@ -40,7 +49,8 @@ def join(graph: Any, num_cores: int, num_lanes: int = 0) -> int:
     """The number of layers that were joined, where that is sound and likely to help."""
     nodes = list(graph.nodes)
     groups = _groups(nodes)
-    if not groups or any(writes(node) for node in nodes):
+    are_cut = len({batch_rows(node) for node in nodes if is_cuttable(node)}) == 1
+    if not groups or not are_cut or any(writes(node) for node in nodes):
         return 0
     num_lanes = num_lanes or vector_lanes()
     num_joined = 0
@@ -58,15 +68,35 @@ def join(graph: Any, num_cores: int, num_lanes: int = 0) -> int:
     return num_joined
 
 
-def _groups(nodes: Iterable[Any]) -> List[List[Any]]:
+def _groups(nodes: Sequence[Any]) -> List[List[Any]]:
     """Recurrent layers alike in all but their weights, over equal inputs and from states of zeros."""
     found: Dict[Hashable, List[Any]] = {}
-    for node in nodes:
-        if is_cuttable(node) and node.target is _aten.lstm.input and _is_plain(node):
-            x, _, params, *rest = node.args
-            shapes = tuple(tuple(val(one).shape) for one in params)
-            found.setdefault((_source(x), shapes, str(node.args[1][0].kwargs), *rest), []).append(node)
+    layers = [node for node in nodes if is_cuttable(node) and node.target is _aten.lstm.input]
+    has_gradients = torch.is_grad_enabled() and len(layers) > 1
+    results = _results_with_gradients(nodes) if has_gradients else {}
+    for node in filter(_is_plain, layers):
+        x, _, params, *rest = node.args
+        shapes = tuple(tuple(val(one).shape) for one in params)
+        alike = (shapes, str(node.args[1][0].kwargs), *rest, results.get(node))
+        found.setdefault((_source(x), *alike), []).append(node)
     return [group for group in found.values() if len(group) > 1]
+
+
+def _results_with_gradients(nodes: Sequence[Any]) -> Dict[Any, FrozenSet[int]]:
+    """For each node, which of the graph's results gradients reach it from."""
+    found: Dict[Any, FrozenSet[int]] = {}
+    [end] = [node for node in nodes if node.op == "output"]
+    for node in reversed(nodes):
+        own = frozenset(place for place, one in enumerate(end.args[0]) if one is node)
+        beyond = (found[user] for user in node.users if user is not end)
+        found[node] = own.union(*beyond) if _has_gradients(node) else frozenset()
+    return found
+
+
+def _has_gradients(node: Any) -> bool:
+    value = node.meta.get("val")
+    is_whole = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+    return not is_whole and node.target is not _aten.detach.default
 
 
 def _is_plain(node: Any) -> bool:
@@ -95,9 +125,13 @@ def _source(node: Any) -> Hashable:
 
 
 def _leaves_work(layers: Sequence[Any], num_groups: int, num_cores: int) -> bool:
-    """Whether slices of the joined layers' batch are enough for all cores."""
-    num_rows = int(val(layers[0].args[0]).shape[1])
-    return num_rows // FEWEST_ROWS * num_groups >= num_cores
+    """Whether the joined layer can be cut, and slices of its batch are enough for all cores."""
+    numels = [int(val(one).numel()) for one in layers[0].args[2]]
+    square = numels[1::4] if layers[0].args[3] else numels[1::2]  # with zeros between the blocks
+    num_weights = len(layers) * (sum(numels) + (len(layers) - 1) * sum(square))
+    if num_weights * val(layers[0].args[2][0]).element_size() > MOST_WEIGHT_BYTES:
+        return False
+    return batch_rows(layers[0]) // FEWEST_ROWS * num_groups >= num_cores
 
 
 def _join(graph: Any, layers: Sequence[Any]) -> None:

@@ -1,6 +1,7 @@
 """What is claimed in the end is measured anew: fresh processes, interleaved, after the choice was made."""
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,6 +63,12 @@ def fitting_effort(left_s: float, main: Sequence[Judged], beside: Sequence[Judge
     """The most careful effort that fits into the time left; the least one where none does."""
     fitting = (each for each in EFFORTS if effort_s(each, main, beside) <= left_s)
     return next(fitting, EFFORTS[-1])
+
+
+def once_warm(default: Judged, others: Iterable[Judged]) -> Judged:
+    """The default, no slower to start than the slowest of others: it was first, before files were read."""
+    starts_s = [each.start_s - each.compile_s for each in others if each.start_s > 0]
+    return replace(default, start_s=min([default.start_s, max(starts_s, default=math.inf)]))
 
 
 def limit_since(since: str, limit_s: float) -> float:
@@ -142,6 +149,18 @@ def require_same_shapes(records: Iterable[Record]) -> None:
     if len(told) > 1:
         first, second, *_ = told
         raise UserError(f"{OTHER_SHAPES} ({first}, then {second}): fix its seed, or its sizes")
+
+
+def doubt_by_others(records: Iterable[Record]) -> str:
+    """What disturbed the fresh runs, where that were at least half of them; else empty."""
+    runs = [run for record in records for run in record.runs]
+    told = [str(run["disturbances"][0]) for run in runs if run.get("disturbances")]
+    if not told or 2 * len(told) < len(runs):
+        return ""
+    return (
+        f"{len(told)} of {len(runs)} fresh runs of the default and the best were disturbed ({told[0]}): "
+        "the gain may be another on a quiet machine; ask there with --again"
+    )
 
 
 def is_unchecked(records: Iterable[Record]) -> bool:

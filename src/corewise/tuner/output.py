@@ -3,6 +3,7 @@
 from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
 from corewise.spec.record import utc_now
+from corewise.spec.study import PRESETS
 from corewise.spec.tuned import Measured, Subject, Tuned
 from corewise.tuner.question import Tunable
 from corewise.tuner.result import UNCONFIRMED, TuneResult
@@ -11,8 +12,11 @@ from corewise.tuner.result import UNCONFIRMED, TuneResult
 def tuned_of(tunable: Tunable, result: TuneResult) -> Tuned:
     """The winner's settings with the machine; figures only where fresh runs gave them."""
     question, host = tunable.question, tunable.planner.host
-    params = {name: value for name, value in result.best.params.items() if name not in ("workload", "mode")}
-    params.pop("runtime", None)
+    # A stopped search knows its knobs alone: what all settings share names the work in the file.
+    shared = tunable.plan(tunable.space.default, PRESETS["quick"]).trials[0].params
+    params = {**shared, **result.best.params}
+    for name in ("workload", "mode", "runtime"):
+        params.pop(name, None)
     return Tuned(
         subject=Subject(workload=question.workload, mode=question.mode, runtime=question.runtime),
         params={name: value for name, value in params.items() if value is not None},

@@ -103,12 +103,12 @@ def race(
     Once `is_late` says so, no further round is begun: little time is left for those that were not yet tried.
     """
     racer = Racer(challenger)
-    first = racer.run() - incumbent.recent()
+    first, num_beside = racer.run() - incumbent.recent(), 3
     if _settles(first, noise.sd) and abs(first) < BEYOND_DOUBT:  # the machine may have changed its pace
-        first = racer.recent() - incumbent.run()
+        first, num_beside = racer.recent() - incumbent.run(), 1
     if _settles(first, noise.sd):
         is_worse = first < 0
-        latency = racer.recent_latency(1) - incumbent.recent_latency(3)
+        latency = racer.recent_latency(1) - incumbent.recent_latency(num_beside)
         half = min(noise.half_width(1, ()), abs(first) / 2)
         return Verdict("lost" if is_worse else "won", first, half, tuple(racer.samplings), latency)
     worth = 0.0 if is_simpler else WORTH

@@ -6,7 +6,7 @@ import random
 import shlex
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from corewise import __version__
 from corewise.launcher.adapt import read_fingerprint
 from corewise.spec.errors import UserError
 from corewise.spec.record import Record, utc_now
+from corewise.spec.trial import NOT_NOW
 from corewise.spec.tuned import Subject, Tuned
 from corewise.stats.estimate import process_interval
 from corewise.store.store import Store
@@ -48,7 +49,7 @@ HOW_TO_MATCH = (
 LEAST_LIMIT_S, LONGEST_RUN = 60.0, 20.0  # of a fresh start: seconds, and times what one takes
 RUNS = "runs/s"  # of scripts that neither report nor print
 CHECK_SHARE = 0.1  # of the budget, for the numbers of a start of the default
-TRANSIENT = ("timeout", "exit", "error")  # rejections that another call tries again
+TRANSIENT = ("timeout", "exit", "error", NOT_NOW)  # rejections that another call tries again
 SHARED = "all starts share the folder {}, which the command names: what one writes there, others find"
 
 
@@ -193,10 +194,12 @@ class ScriptTuning:
         wanted = (space.default, self.found.best, self.hand, *space.steps(self.found.best))
         settings = [each for each in dict.fromkeys(wanted) if not self.found.is_rejected(each)]
         default = self.found.judged[space.default]
+        left_s = self.began + self.budget_s - time.monotonic()
         starts_s = {each: self._start_s(self.found.judged.get(each, default)) for each in settings}
+        starts_s = fitting(starts_s, (space.default, self.found.best), left_s)
+        settings = list(starts_s)
         limits_s = {each: min(LIMIT_S, max(LEAST_LIMIT_S, LONGEST_RUN * s)) for each, s in starts_s.items()}
         round_s = sum(starts_s.values())
-        left_s = self.began + self.budget_s - time.monotonic()
         num_starts = int(min(MAX_STARTS, max(MIN_STARTS, left_s // max(round_s, 0.1))))
         runs: dict[Setting, list[Sampling]] = {each: [] for each in settings}
         reasons: dict[Setting, str] = {}
@@ -262,6 +265,14 @@ class ScriptTuning:
             unit=RUNS if self.way is Way.CLOCK else UNIT,
         )
         return kept_answer(self.journal, told)
+
+
+def fitting(
+    starts_s: Mapping[Setting, float], deciding: Sequence[Setting], left_s: float
+) -> dict[Setting, float]:
+    """All settings, or those that decide where the time left is too short for the fewest starts of all."""
+    fits = MIN_STARTS * sum(starts_s.values()) <= left_s
+    return {each: start_s for each, start_s in starts_s.items() if fits or each in deciding}
 
 
 def tuned_of_script(tunable: ScriptTunable, result: TuneResult) -> Tuned:

@@ -271,6 +271,7 @@ class Search:
                 self.close()
                 if once_more:
                     return self._judge(setting, limit_s, late, preferred=preferred, once_more=False)
+                problem = Rejected(NOT_NOW, f"the best so far failed twice beside it: {problem.reason}")
             return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
         judged = self._of_verdict(setting, verdict, entrant.start_s)
         if judged.outcome == "won":

@@ -22,10 +22,12 @@ from corewise.tuner.confirm import (
     USUAL,
     Confirmed,
     confirm,
+    doubt_by_others,
     effort_s,
     fitting_effort,
     is_unchecked,
     limit_since,
+    once_warm,
     protocols_for,
     require_budget,
     require_same_shapes,
@@ -113,7 +115,9 @@ class Tuning:
             if (told := each.disagreement(confirmed.records[setting]))
         ]
         unchecked = [UNCHECKED] if is_unchecked(confirmed.records.values()) else []
-        notes = [*self.notes, *unchecked, *disagreements]
+        deciding = dict.fromkeys((self.tunable.space.default, choice.winner))
+        doubt = doubt_by_others(confirmed.records[each] for each in deciding)
+        notes = [*self.notes, *([doubt] if doubt else []), *unchecked, *disagreements]
         result = answer(
             self.tunable,
             self.found,
@@ -214,8 +218,10 @@ class Tuning:
         """As an earlier call chose them, so that its runs count; else what fits into the time left."""
         if self.remembered.protocols and len(self.found.judged) == len(self.remembered.judged):
             return self.remembered.protocols
-        default = self.found.judged[self.tunable.space.default]
-        known = {setting: self.found.judged.get(setting, default) for setting in roles}
+        judged = dict(self.found.judged)
+        first = judged.pop(self.tunable.space.default)
+        default = judged[first.setting] = once_warm(first, judged.values())
+        known = {setting: judged.get(setting, default) for setting in roles}
         main = [known[setting] for setting, role in roles.items() if role == MAIN]
         beside = [known[setting] for setting, role in roles.items() if role == BESIDE]
         left_s = self.began + self.budget_s - time.monotonic()

@@ -41,6 +41,9 @@ def headline(result: TuneResult) -> str:
         return "Nothing but the default was tried, for want of time: give a longer --budget."
     if result.verdict == NO_DIFFERENCE and result.is_undecided:
         return "No difference was shown, but the runs scatter too much to tell: the default stays for now."
+    if result.verdict == NO_DIFFERENCE and not result.finished:
+        others = counted(result.trials - 1, "other setting")
+        return f"No difference so far: {others} tried, for want of time, and none is faster than the default."
     if result.verdict == NO_DIFFERENCE:
         return "No difference: nothing that was tried is faster than the default here. Leave it as it is."
     if result.best.words == result.default.words:

@@ -166,7 +166,8 @@ def _notes(job: Job) -> Sequence[str]:
 def _of_others(trial: Trial, metrics: Mapping[str, float]) -> Mapping[str, float]:
     """The metrics without what cannot be told from other ranks, which then use the same CPUs."""
     cpus = [cpu for rank in trial.ranks for cpu in rank.cpus]
-    shared = len(set(cpus)) < len(cpus) or trial.params["bind"] == "none"
+    is_loose = trial.params["bind"] == "none" and trial.num_ranks > 1
+    shared = len(set(cpus)) < len(cpus) or is_loose
     return {**metrics, "other_cpu_s": 0.0} if shared else metrics
 
 

@@ -32,7 +32,7 @@ from corewise.runtimes.torch.breakdown_work import (
 Key = Tuple[Any, ...]
 Clock = Callable[[], int]  # nanoseconds
 _node_of_backward: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
-SAID_BY_NAME = (torch.device, torch.layout, torch.memory_format, complex)
+SAID_BY_NAME = (torch.device, torch.layout, torch.memory_format)
 MARKS = ("profiler",)  # they name a stretch of the step, as optimisers do, and compute nothing
 NOT_COMPARED = ("dropout", "bernoulli", "rand", "normal_", "uniform_", "empty", "multinomial", "exponential")
 
@@ -233,7 +233,7 @@ def signature(value: Any) -> Any:
         return tuple(signature(each) for each in value)
     if isinstance(value, Mapping):
         return tuple((name, signature(each)) for name, each in value.items())
-    if isinstance(value, float):
+    if isinstance(value, (float, complex)):
         return "number"
     if isinstance(value, (int, bool, str, type(None), torch.dtype)):
         return value

@@ -33,29 +33,33 @@ class JoinedLstm(nn.Module):
             bias=first.bias,
             batch_first=first.batch_first,
             bidirectional=first.bidirectional,
+            device="meta",  # no numbers are drawn for it
         )
         weights = [[each.detach() for way in layer.all_weights for each in way] for layer in layers]
         shapes = [list(each.shape) for each in weights[0]]
         made = wide_weights(weights, shapes, called, num_directions=2 if first.bidirectional else 1)
-        for own, value in zip((each for way in self.wide.all_weights for each in way), made):
-            own.data = value.contiguous()
-        self.wide.eval().requires_grad_(False)
+        for (name, _), value in zip(list(self.wide.named_parameters()), made):
+            setattr(self.wide, name, nn.Parameter(value.contiguous(), requires_grad=False))
+        self.eval()
 
     def forward(self, x: Any) -> List[Result]:
         if not isinstance(x, Tensor):  # a packed sequence has rows of its own
             return [layer(x) for layer in self.layers]
         rows, states = self.wide(x)
-        return [
-            (self._part(rows, i, is_view), (self._part(states[0], i), self._part(states[1], i)))
-            for i, is_view in enumerate(self.as_views)
-        ]
+        is_turned = self.wide.batch_first and rows.dim() == 3  # in memory the steps come first all the same
+        if is_turned:
+            rows = rows.transpose(0, 1)
+        parts = [self._part(rows, i, is_view) for i, is_view in enumerate(self.as_views)]
+        if is_turned:
+            parts = [part.transpose(0, 1) for part in parts]
+        return [(part, (self._part(states[0], i), self._part(states[1], i))) for i, part in enumerate(parts)]
 
     def _part(self, value: Tensor, number: int, is_view: bool = False) -> Tensor:
         begins = range(number * self.hidden, value.shape[-1], self.wide.hidden_size)  # of both directions
         parts = [value[..., begin : begin + self.hidden] for begin in begins]
         if len(parts) > 1:
             return torch.cat(parts, -1)
-        return parts[0] if is_view else parts[0].contiguous()
+        return parts[0] if is_view else parts[0].clone(memory_format=torch.contiguous_format)
 
 
 def join_lstms(network: fx.GraphModule) -> int:
@@ -67,10 +71,10 @@ def join_lstms(network: fx.GraphModule) -> int:
         for size in sizes_joined(len(group), hidden, vector_lanes()):
             nodes, group = group[:size], group[size:]
             if size > 1:
-                _join(network, nodes, [_layer(node, modules) for node in nodes], f"joined_{num_joined}")
+                _join(network, nodes, [_layer(node, modules) for node in nodes])
                 num_joined += size
     for node in reversed(list(network.graph.nodes)):
-        if num_joined and node.target in _SAME_OF_SAME and not node.users:
+        if num_joined and _calls_one_of(_SAME_OF_SAME, node) and not node.users:
             network.graph.erase_node(node)
     return num_joined
 
@@ -92,9 +96,14 @@ def _plain_lstm(node: fx.Node, modules: Mapping[str, nn.Module]) -> Optional[nn.
         return None
     is_single = layer.num_layers == 1 and layer.proj_size == 0
     is_called = len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs
-    is_own = not has_hooks(layer) and not is_parametrized(layer)
-    is_short = all(weight.dtype == torch.float32 for weight in layer.parameters())
-    return layer if is_single and is_called and is_own and is_short else None
+    is_own = not has_hooks(layer) and not is_parametrized(layer) and "forward" not in vars(layer)
+    weights = [weight for way in layer.all_weights for weight in way]
+    is_short = all(weight.dtype == torch.float32 for weight in weights)
+    if not (is_single and is_called and is_own and is_short):
+        return None
+    # Zero times no number is none: what one layer lacks would be lacking in all.
+    are_numbers = all(bool(weight.isfinite().all()) for weight in weights)
+    return layer if are_numbers else None
 
 
 def _layer(node: fx.Node, modules: Mapping[str, nn.Module]) -> nn.LSTM:
@@ -105,14 +114,27 @@ def _layer(node: fx.Node, modules: Mapping[str, nn.Module]) -> nn.LSTM:
 
 def _source(node: Any) -> Hashable:
     """Equal for values that are equal: those made by the same steps of the same value."""
-    is_made = isinstance(node, fx.Node) and node.op in ("call_function", "call_method")
-    if is_made and node.target in _SAME_OF_SAME and len(node.all_input_nodes) == 1:
+    is_made = isinstance(node, fx.Node) and _calls_one_of(_SAME_OF_SAME, node)
+    if is_made and node.args and node.all_input_nodes == [node.args[0]]:
         return (node.target, _source(node.args[0]), str(node.args[1:]), str(node.kwargs))
     return node  # type: ignore[no-any-return]
 
 
-def _join(network: fx.GraphModule, nodes: Sequence[fx.Node], layers: Sequence[nn.LSTM], name: str) -> None:
-    graph = network.graph
+def _calls_one_of(known: Sequence[Any], node: fx.Node) -> bool:
+    """Whether it calls one of these functions and methods: modules and inputs may bear such names too."""
+    return node.op in ("call_function", "call_method") and node.target in known
+
+
+def unused_name(network: fx.GraphModule, wanted: str) -> str:
+    """A name for a new part of a network that has none of it."""
+    name, number = wanted, 0
+    while hasattr(network, name):
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def _join(network: fx.GraphModule, nodes: Sequence[fx.Node], layers: Sequence[nn.LSTM]) -> None:
+    graph, name = network.graph, unused_name(network, "joined")
     network.add_submodule(name, JoinedLstm(layers, [_is_read_as_view(node) for node in nodes]))
     with graph.inserting_before(nodes[0]):
         wide = graph.call_module(name, (nodes[0].args[0],))
@@ -124,7 +146,8 @@ def _join(network: fx.GraphModule, nodes: Sequence[fx.Node], layers: Sequence[nn
 
 def _is_read_as_view(node: fx.Node) -> bool:
     """Whether nobody who reads the layer's rows minds how they lie in memory."""
-    rows = [user for user in node.users if user.target is operator.getitem]
-    if len(rows) < len(node.users):
+    parts = [user for user in node.users if user.target is operator.getitem]
+    if len(parts) < len(node.users):
         return False
-    return all(reader.target in _TAKE_VIEWS for user in rows if user.args[1] == 0 for reader in user.users)
+    rows = [user for user in parts if user.args[1] not in (1, -1)]  # the states
+    return all(_calls_one_of(_TAKE_VIEWS, reader) for user in rows for reader in user.users)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has_hooks, traced
-from corewise.runtimes.torch.joined_lstms import join_lstms
+from corewise.runtimes.torch.joined_lstms import join_lstms, unused_name
 from corewise.runtimes.torch.same_results import copied, left_alone, require_same
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -144,7 +144,7 @@ def freeze(
         with left_alone(made):
             got = made(*copied(inputs))
     require_same(wanted, got)
-    return made.requires_grad_(False)
+    return made.eval().requires_grad_(False)  # parts that torch.fx has made are said to train
 
 
 def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
@@ -200,7 +200,10 @@ def _why_nothing(module: nn.Module) -> str:
             "none of its convolutions and linear layers can be prepared: torch.fx does not look into layers "
             "of torch.nn that have some within; those with hooks or other padding than zeros stay as they are"
         )
-    return "it has no convolution of images, linear layer or small LSTMs, whose weights could be prepared"
+    return (
+        "it has no convolution of images, linear layer or small LSTMs over one input, whose weights could be "
+        "prepared"
+    )
 
 
 class _Preparing:
@@ -238,7 +241,7 @@ class _Preparing:
         elif isinstance(layer, nn.Linear) and len(shape) > 1:
             made = PreparedLinear(layer, shape, self.dtype)
         if made is not None:
-            name = f"prepared_{len(self.prepared)}"
+            name = unused_name(self.network, f"prepared_{len(self.prepared)}")
             self.network.add_submodule(name, made)
             node.target = name
             self.modules[name] = self.prepared[node] = made
