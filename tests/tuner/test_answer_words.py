@@ -85,6 +85,8 @@ def test_no_difference_is_not_claimed_where_nothing_was_tried() -> None:
     alone = replace(RESULT, verdict="no difference", best=DEFAULT, tried=RESULT.tried[:1])
     assert headline(alone).startswith("No difference")  # there was nothing to try
     assert headline(replace(alone, finished=False)).startswith("Nothing but the default was tried")
+    some = replace(RESULT, verdict="no difference", best=DEFAULT, finished=False)
+    assert headline(some).startswith("No difference so far: 4 other settings tried, for want of time")
 
 
 def test_an_unconfirmed_result_says_so() -> None:
