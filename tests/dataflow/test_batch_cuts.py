@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from tests.dataflow.replaying import replayed  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from corewise.dataflow.batch_cuts import FEWEST_ROWS, MOST_ROWS, num_slices  # noqa: E402
-from corewise.dataflow.binding import Bound  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
-from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
-from corewise.dataflow.schedule import Task  # noqa: E402
 from corewise.dataflow.tasks import merged, slice_groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -53,15 +51,6 @@ class Ensemble(torch.nn.Module):
 
 def num_layers(captured: Captured) -> int:
     return sum(str(call.target).endswith(".input") for call in captured.program.calls)
-
-
-def replayed(captured: Captured, module: Any, *inputs: Any) -> Any:
-    bound = Bound(captured, module)
-    whole = Task(tuple(range(len(captured.program.calls))), ())
-    own, _, _ = lifetimes(captured.program, [whole])
-    values = bound.values(list(inputs))
-    task_function(captured.program, whole, own[0])(values)
-    return bound.result(values)
 
 
 def numbers_like(leaf: Any) -> Any:

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from tests.dataflow.replaying import replayed  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from corewise.dataflow.batch_cuts import FEWEST_ROWS  # noqa: E402
-from corewise.dataflow.binding import Bound  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
-from corewise.dataflow.generated import lifetimes, task_function  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
-from corewise.dataflow.schedule import Task  # noqa: E402
 from corewise.dataflow.wide_lstm import sizes_joined  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -101,15 +99,6 @@ def widths(captured: Captured) -> set[int]:
     layers = [kind for kind in captured.kinds if kind.startswith("aten.lstm.input")]
     results = [kind.rpartition(" [")[2] for kind in layers]  # (steps, rows, hidden) and the states
     return {int(each.partition(")")[0].rpartition(", ")[2]) for each in results}
-
-
-def replayed(captured: Captured, module: Any, *inputs: Any) -> Any:
-    bound = Bound(captured, module)
-    whole = Task(tuple(range(len(captured.program.calls))), ())
-    own, _, _ = lifetimes(captured.program, [whole])
-    values = bound.values(list(inputs))
-    task_function(captured.program, whole, own[0])(values)
-    return bound.result(values)
 
 
 def assert_same(module: Any, captured: Captured, *inputs: Any) -> None:
