@@ -3,18 +3,21 @@
     python benchmarks/malleable_gain.py --cores 16 --seconds 1500 --out gain.json [WORKLOAD ...]
 
 Needs torch and numpy only. The grid is screened in one environment, its best points in the others; then the
-best five settings and `corewise.malleable` are timed in turns, each time in a fresh process. *Inter* means
-that branches really run together: for each point both a pool of Python threads and TorchScript's fork count.
-What was measured is kept in the file as it goes, so a run that is cut short goes on where it ended; `--show`
-prints the table of such a file.
+best five settings and `corewise.malleable` are timed in turns, each time in a fresh process (forked from one
+that has loaded torch under the same environment and computed nothing). *Inter* means that branches really run
+together: for each point both a pool of Python threads and TorchScript's fork count. What was measured is kept
+in the file as it goes, so a run that is cut short goes on where it ended; `--show` prints the table of such a
+file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -51,6 +54,7 @@ CONTROLLED = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "LD_PRELOAD")
 FIRST_ENVIRONMENT = ("spin5000", "retain")
 SCREEN_CALLS, SCREEN_S = 3, 0.5
 LEAST_CALLS, LEAST_S = 5, 1.5
+HOPELESS = 3.0  # times as slow as the best of its process: one call tells enough
 NUM_POOLS, NUM_FORKS = 10, 4  # settings of the first environment that are tried in the others
 NUM_FINALISTS = 5
 
@@ -173,13 +177,14 @@ class Pool:
             thread.join()
 
 
-def timed(run: Callable[[], None], num: int, seconds: float) -> List[float]:
+def timed(run: Callable[[], None], num: int, seconds: float, hopeless_s: float = math.inf) -> List[float]:
     """Seconds of calls after two to warm up: so many, or as many as there is time for, at least one."""
     run()
     start = time.perf_counter()
     run()
-    if time.perf_counter() - start > seconds:
-        return [time.perf_counter() - start]
+    second_s = time.perf_counter() - start
+    if second_s > min(seconds, hopeless_s):
+        return [second_s]
     times: List[float] = []
     while len(times) < num or (num == LEAST_CALLS and sum(times) < seconds):
         start = time.perf_counter()
@@ -199,6 +204,13 @@ def child(order: Mapping[str, Any]) -> Dict[str, Any]:
         torch.set_num_interop_threads(order["inter"])
     subject = Subject(order["workload"], side_by_side=order["way"] == "fork")
     num, seconds = order["num"], order["seconds"]
+    best_s = math.inf
+
+    def time_point(point: str, call: Callable[[Any], Any]) -> None:
+        nonlocal best_s
+        found[point] = timed(subject.step(call), num, seconds, HOPELESS * best_s)
+        best_s = min(best_s, *found[point])
+
     if order["way"] == "malleable":
         return ours(subject, num, seconds)
     if order["way"] == "fork":
@@ -208,15 +220,15 @@ def child(order: Mapping[str, Any]) -> Dict[str, Any]:
         scripted = torch.jit.script(subject.module)
         for _, intra in order["points"]:
             torch.set_num_threads(intra)
-            found[f"fork {order['inter']}x{intra}"] = timed(subject.step(scripted), num, seconds)
+            time_point(f"fork {order['inter']}x{intra}", scripted)
         return found
     for inter, intra in order["points"]:
         torch.set_num_threads(intra)
         if inter == 1:
-            found[f"plain 1x{intra}"] = timed(subject.step(subject.module), num, seconds)
+            time_point(f"plain 1x{intra}", subject.module)
             continue
         pool = Pool(subject, inter, intra)
-        found[f"pool {inter}x{intra}"] = timed(subject.step(pool), num, seconds)
+        time_point(f"pool {inter}x{intra}", pool)
         pool.close()
     return found
 
@@ -250,24 +262,81 @@ def ours(subject: Subject, num: int, seconds: float) -> Dict[str, Any]:
 # --- in the controlling process ---
 
 
-def ordered(order: Mapping[str, Any], waiting: str, allocator: str, cpus: Sequence[int], cache: str) -> Any:
-    """What a fresh process answers to an order, or why it did not."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(CONTROLLED)}
-    env.update(WAITING[waiting])
-    env.update(ALLOCATORS[allocator])
-    env["XDG_CACHE_HOME"] = cache
-    command = [sys.executable, __file__, "--child", json.dumps(order)]
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)  # inherited; libgomp counts its CPUs when it is loaded
+class Nursery:
+    """A process that has loaded torch under one environment and forks a fresh one for each order.
+
+    Nothing has been computed in it, so that a child starts with no threads, as a process of its own would.
+    """
+
+    def __init__(self, waiting: str, allocator: str, cpus: Sequence[int], cache: str) -> None:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(CONTROLLED)}
+        env.update(WAITING[waiting])
+        env.update(ALLOCATORS[allocator])
+        env["XDG_CACHE_HOME"] = cache
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus)  # inherited; libgomp counts its CPUs when it is loaded
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--serve"],
+                env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def ask(self, order: Mapping[str, Any]) -> Any:
+        """What a fresh process answers, or why it did not."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve() -> None:
+    """Orders from standard input, each carried out by a forked process that is given up after its limit."""
+    import torch
+
+    from corewise.dataflow import malleable as _loads_all_of_it  # noqa: F401
+    from corewise.runtimes.torch import network as _and_the_models  # noqa: F401
+
+    assert not torch.cuda.is_initialized()
+    for line in sys.stdin:
+        order = json.loads(line)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _answer(order, writer)
+        os.close(writer)
+        print(json.dumps(_answered(pid, reader, order["limit"])), flush=True)
+
+
+def _answer(order: Mapping[str, Any], writer: int) -> None:
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=order["limit"])
-    except subprocess.TimeoutExpired:
-        return {"problem": f"took more than {order['limit']} s"}
-    finally:
-        os.sched_setaffinity(0, before)
-    if done.returncode != 0:
-        return {"problem": (done.stderr.strip().splitlines() or ["no word"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+        answer = child(order)
+    except BaseException as problem:
+        answer = {"problem": f"{type(problem).__name__}: {problem}"}
+    with os.fdopen(writer, "w") as pipe:
+        json.dump(answer, pipe)
+    os._exit(0)  # some torch builds abort in the end of their inter-op threads
+
+
+def _answered(pid: int, reader: int, limit_s: float) -> Any:
+    timer = threading.Timer(limit_s, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    timer.cancel()
+    _, status = os.waitpid(pid, 0)
+    if text:
+        return json.loads(text)
+    ended = os.waitstatus_to_exitcode(status)
+    return {"problem": f"ended with {ended}" + (f" (limit {limit_s:.0f} s)" if ended == -9 else "")}
 
 
 def powers(limit: int) -> List[int]:
@@ -286,6 +355,7 @@ class Campaign:
         self.kept.setdefault("machine", f"{self.cores} cores of {processor()}")
         self.kept.setdefault("workloads", {})
         self.cache = str(self.out.with_suffix("")) + "-cache"
+        self.nurseries: Dict[Tuple[str, str], Nursery] = {}
 
     def save(self) -> None:
         aside = self.out.with_suffix(".part")
@@ -297,7 +367,14 @@ class Campaign:
 
     def ask(self, order: Dict[str, Any], waiting: str, allocator: str) -> Any:
         limit = max(20.0, min(240.0, self.end - time.monotonic() + 20))
-        return ordered({**order, "limit": limit}, waiting, allocator, self.cpus, self.cache)
+        key = (waiting, allocator)
+        if key not in self.nurseries:
+            self.nurseries[key] = Nursery(waiting, allocator, self.cpus, self.cache)
+        return self.nurseries[key].ask({**order, "limit": limit})
+
+    def close(self) -> None:
+        for nursery in self.nurseries.values():
+            nursery.close()
 
     def screen(self, name: str) -> None:
         """The whole grid in one environment, then what did best there in the others."""
@@ -433,19 +510,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="fresh processes of each finalist")
     parser.add_argument("--out", type=Path, default=Path("malleable_gain.json"))
     parser.add_argument("--show", action="store_true", help="print the table of the file, measure nothing")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.child:
-        print(json.dumps(child(json.loads(given.child))), flush=True)
-        os._exit(0)  # some torch builds abort in the end of their inter-op threads
+    if given.serve:
+        serve()
+        return
     unknown = set(given.workloads) - set(WORKLOADS)
     if unknown:
         parser.error(f"unknown workload {', '.join(sorted(unknown))}; known: {', '.join(WORKLOADS)}")
     if not given.show:
-        campaign = Campaign(given.out, given.cores, time.monotonic() + given.seconds, given.rounds)
+        began = time.monotonic()
+        campaign = Campaign(given.out, given.cores, began + given.seconds, given.rounds)
         for name in given.workloads or WORKLOADS:
             campaign.screen(name)
             campaign.confirm(name)
+            print(f"{time.monotonic() - began:.0f} s", flush=True)
+        campaign.close()
     print(shown(json.loads(given.out.read_text())))
 
 

@@ -4,10 +4,11 @@
 #   studies start control accuracy equal      the instrument's (all of them without a step)
 #   infer train                               what tuning gains; SEARCH=48s and MORE=24s of search for each workload
 #   malleable overhead                        widths that change; SECONDS_EACH=600 in all, ROUNDS=3
-#   ceilings products primitives fft cg tune  of a GPU
+#   kernels                                   triad and product beside C
+#   ceilings products primitives fft cg tune  of a GPU; MODELS=... of the primitives, FACTOR=8 times a CPU's batches
 # What was measured before is kept in OUT_FOLDER and gone on from. PYTHON names the interpreter.
 set -euo pipefail
-[ "$#" -gt 0 ] || { sed -n 2,7p "$0"; exit 2; }
+[ "$#" -gt 0 ] || { sed -n 2,8p "$0"; exit 2; }
 out=$(realpath -m "$1"); shift
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -43,11 +44,14 @@ for step in "${steps[@]}"; do
       "$python" benchmarks/malleable_gain.py --cores "$(nproc)" --seconds "${SECONDS_EACH:-600}" \
         --rounds "${ROUNDS:-3}" --out "$out/malleable_gain.json" ;;
     overhead) "$python" benchmarks/malleable_overhead.py --out "$out/malleable_overhead.json" ;;
+    kernels)
+      "$python" benchmarks/kernels_cpu.py --dtype float64 --size 4096 --rounds "${ROUNDS:-3}" --out "$out/kernels_cpu.json" ;;
     ceilings) "$python" -m corewise doctor --ceilings --json > "$out/ceilings.json" ;;
     products) "$python" benchmarks/kernels_gpu.py --out "$out/kernels_gpu.json" ;;
     primitives)
-      "$python" benchmarks/primitives_sum.py --device cuda --batch-factor "${FACTOR:-8}" --rounds 2 \
-        --case-s 30 --out "$out/primitives_gpu.json" ;;
+      # shellcheck disable=SC2086
+      "$python" benchmarks/primitives_sum.py ${MODELS:+--models $MODELS} --device cuda --batch-factor "${FACTOR:-8}" --rounds 2 \
+        --case-s "${CASE_S:-30}" --out "$out/primitives_gpu.json" ;;
     fft) "$python" benchmarks/fft.py --device cuda --exponents 31 --repeats 3 --out "$out/fft_gpu.json" ;;
     cg) "$python" benchmarks/cg_gpu.py --out "$out/cg_gpu.json" ;;
     tune)
