@@ -13,6 +13,7 @@ file.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -91,6 +92,14 @@ class Subject:
             self.x = self.x.contiguous(memory_format=torch.channels_last)
         torch.set_grad_enabled(self.trains)
 
+    @functools.cached_property
+    def bound(self) -> Any:
+        """The module's operators, captured."""
+        from corewise.dataflow.binding import Bound
+        from corewise.dataflow.capture import capture
+
+        return Bound(capture(self.module, (self.x,), {}), self.module)
+
     def step(self, call: Callable[[Any], Any]) -> Callable[[], None]:
         """One inference, or forward and backward."""
 
@@ -109,12 +118,10 @@ class Pool:
     """A program on so many Python threads, each of one fixed width: whoever is free takes what is ready."""
 
     def __init__(self, subject: Subject, inter: int, intra: int) -> None:
-        from corewise.dataflow.binding import Bound
-        from corewise.dataflow.capture import capture
         from corewise.dataflow.generated import lifetimes, task_function
         from corewise.dataflow.tasks import chains
 
-        self.bound = Bound(capture(subject.module, (subject.x,), {}), subject.module)
+        self.bound = subject.bound
         self.tasks = chains(self.bound.program)
         own, _, _ = lifetimes(self.bound.program, self.tasks)
         self.functions = [
@@ -300,6 +307,7 @@ class Nursery:
 def serve() -> None:
     """Orders from standard input, each carried out by a forked process that is given up after its limit."""
     import torch
+    import torch.export._trace  # what export takes long to load
 
     from corewise.dataflow import malleable as _loads_all_of_it  # noqa: F401
     from corewise.runtimes.torch import network as _and_the_models  # noqa: F401

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from corewise.dataflow.batch_rules import before, following, val
+from corewise.dataflow.batch_rules import before, following, val, with_rows
 from corewise.dataflow.recurrent import shapes_of
 
 _aten = torch.ops.aten
@@ -24,6 +24,7 @@ _STATES = {  # recurrent layers, with the number of their states
     _aten.rnn_relu.input: 1,
 }
 SLICE = "corewise_slice"  # where a node's number of slice is noted
+ORIGIN = "corewise_origin"  # where the name of the node is noted that it is a slice of
 MOST_ROWS, FEWEST_ROWS = 64, 16  # of a slice: more leave the cache, fewer leave vector units idle
 MOST_ROWS_TRAINING = 128  # what is kept for the backward pass leaves the cache anyway
 MOST_WEIGHT_BYTES = 512 * 1024  # every core reads all weights at every step: they must lie in its cache
@@ -65,11 +66,7 @@ def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     num = num_slices(num_rows, num_together, num_cores, most_rows)
     if num < 2:
         return 0
-    _Cutting(graph, num_rows, num, layers).run(nodes)
-    for node in reversed(nodes):  # torch takes recurrent layers for random, so it would keep them
-        if node.op == "call_function" and not node.users:
-            graph.erase_node(node)
-    graph.lint()
+    Cutting(graph, num_rows, num, layers).run(nodes)
     return num
 
 
@@ -109,7 +106,7 @@ def _levels(nodes: Sequence[Any], layers: Sequence[Any]) -> Dict[Any, int]:
     return {node: depth[node] for node in layers}
 
 
-class _Cutting:
+class Cutting:
     """Rewrites a graph node by node; what was cut is put together again where someone needs it whole."""
 
     def __init__(self, graph: Any, num_rows: int, num: int, layers: Sequence[Any]) -> None:
@@ -121,7 +118,8 @@ class _Cutting:
         self.layer_results: Dict[Any, List[Tuple[int, Tuple[Any, ...]]]] = {}
 
     def run(self, nodes: Sequence[Any]) -> None:
-        roots = self._roots(nodes)
+        """Cuts these nodes, all that the graph has, and takes out what nobody needs any more."""
+        roots = self.roots(nodes)
         for node in nodes:
             if node in self.layers:
                 self._cut_layer(node)
@@ -132,8 +130,16 @@ class _Cutting:
                 self._give_wholes(node)
             if node in roots and node not in self.cuts:
                 self._slice(node, roots[node])
+        for node in reversed(nodes):  # torch takes recurrent layers for random, so it would keep them
+            if node.op == "call_function" and not node.users:
+                self.graph.erase_node(node)
+        self.graph.lint()
 
-    def _roots(self, nodes: Sequence[Any]) -> Dict[Any, int]:
+    def may_cut(self, node: Any) -> bool:
+        """Whether a node that could be cut is to be."""
+        return True
+
+    def roots(self, nodes: Sequence[Any]) -> Dict[Any, int]:
         """Where to begin: as far before each recurrent layer as its batch can be followed."""
         found: Dict[Any, int] = {}
         for layer in (node for node in nodes if node in self.layers):
@@ -223,16 +229,30 @@ class _Cutting:
         if not taken:
             return False
         rule = following(node, {one: self.cuts[one].dim for one in taken})
-        if rule is None:
+        if rule is None or not self.may_cut(node):
             return False
+        made: List[Any] = []
+        alike: Dict[int, Any] = {}  # what a slice of so many rows gives
         with self.graph.inserting_before(node):
-            made = []
-            for i in range(len(self.borders)):
+            for i, (first, last) in enumerate(self.borders):
                 own = {one: self.cuts[one].nodes[i] for one in taken}
-                args = _mapped(node.args, _replacing(own))
-                made.append(self._call(node.target, args, part=i))
-        self.cuts[node] = Slices(rule, tuple(made))
+                args = with_rows(node, _mapped(node.args, _replacing(own)), rule, last - first)
+                call = self._call(node.target, args, i, alike.get(last - first), node.kwargs)
+                alike.setdefault(last - first, _always(val(call)))
+                call.meta[ORIGIN] = node.name
+                made.append(call)
+            if isinstance(val(node), torch.Tensor):
+                self.cuts[node] = Slices(rule, tuple(made))
+            else:
+                self.layer_results[node] = self._taken_apart(made, rule)
         return True
+
+    def _taken_apart(self, calls: Sequence[Any], dim: int) -> List[Tuple[int, Tuple[Any, ...]]]:
+        """The several results of each slice's call."""
+        return [
+            (dim, tuple(self._call(operator.getitem, (call, one), part=i) for i, call in enumerate(calls)))
+            for one in range(len(val(calls[0])))
+        ]
 
     def _give_wholes(self, node: Any) -> None:
         for one in list(node.all_input_nodes):
@@ -289,6 +309,10 @@ def _order_in_memory(tensor: torch.Tensor) -> List[int]:
     """The dimensions, those whose elements lie farthest apart first."""
     strides = tensor.stride()
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
 
 
 def _replacing(others: Dict[Any, Any]) -> Callable[[Any], Any]:

@@ -24,7 +24,7 @@ from typing import (
 
 import torch
 
-from corewise.dataflow import batch_cuts, layer_joins, operators
+from corewise.dataflow import batch_cuts, layer_joins, operators, whole_cuts
 from corewise.dataflow.mirror import mirrored, patching_this_thread
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
@@ -47,6 +47,8 @@ class Captured:
     written: Tuple[int, ...]  # values among inputs and state that the program writes to
     fingerprint: str  # equal for programs of equal operators, shapes and types
     kinds: Tuple[str, ...]  # of calls: equal for equal operators on equal shapes
+    in_slices: Optional[Captured] = None  # the same cut along the batch, where that can be
+    origins: Tuple[Optional[int], ...] = ()  # of such a one's calls: those of the uncut program they are of
 
 
 def capture(
@@ -55,7 +57,8 @@ def capture(
     """The operators the module runs for inputs like these, in its present mode.
 
     For several cores recurrent layers are cut along their batch, so that each core has slices of its own, and
-    small ones over the same input are joined before.
+    small ones over the same input are joined before. What has none of these comes uncut, and where no
+    gradients are wanted, in slices as well.
     """
     try:
         before = ModuleState(module)
@@ -73,14 +76,46 @@ def capture(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined)
     )
     if not num_slices:
-        return captured
-    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
-    parts = {node.name: node.meta.get(batch_cuts.SLICE) for node in nodes}
-    slices = tuple(parts[call.name] for call in captured.program.calls)
+        may_cut = num_cores > 1 and not torch.is_grad_enabled()
+        return dataclasses.replace(
+            captured, in_slices=_in_slices(exported, captured, num_cores) if may_cut else None
+        )
+    slices = _noted(exported.graph, captured.program, batch_cuts.SLICE)
     program = dataclasses.replace(
         captured.program, is_cut=True, slices=slices if num_slices % num_cores == 0 else ()
     )
     return dataclasses.replace(captured, program=program)
+
+
+def _noted(graph: Any, program: Program, what: str) -> Tuple[Any, ...]:
+    """Of each call what its node has noted."""
+    found = {node.name: node.meta.get(what) for node in graph.nodes if node.op == "call_function"}
+    return tuple(found[call.name] for call in program.calls)
+
+
+def _in_slices(exported: Any, uncut: Captured, num_cores: int) -> Optional[Captured]:
+    """The program cut along the batch from its inputs on; the exported graph is another one afterwards."""
+    if uncut.written or any(call.is_random for call in uncut.program.calls):
+        return None
+    graph = exported.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    kinds = [spec.kind.name for spec in exported.graph_signature.input_specs]
+    inputs = [node for node, kind in zip(placeholders, kinds) if kind == "USER_INPUT"]
+    try:
+        num = whole_cuts.cut_inputs(graph, inputs, num_cores)
+        if not num:
+            return None
+        captured = _Reading(exported).captured()
+    except Exception:  # a rule that does not hold for these arguments: the uncut program is there
+        return None
+    slices = _noted(graph, captured.program, batch_cuts.SLICE)
+    numbers = {call.name: number for number, call in enumerate(uncut.program.calls)}
+    origins = tuple(
+        numbers.get(noted or call.name)
+        for noted, call in zip(_noted(graph, captured.program, batch_cuts.ORIGIN), captured.program.calls)
+    )
+    program = dataclasses.replace(captured.program, is_cut=True, num_slices=num, slices=slices)
+    return dataclasses.replace(captured, program=program, origins=origins)
 
 
 def apart(leaves: Sequence[Any], module: torch.nn.Module) -> List[Any]:

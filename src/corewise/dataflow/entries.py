@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.adaptive import OnlineRace, resized
 from corewise.dataflow.binding import Bound
-from corewise.dataflow.capture import CannotCapture, apart, capture
+from corewise.dataflow.capture import CannotCapture, Captured, apart, capture
 from corewise.dataflow.explain import described, task_name
 from corewise.dataflow.kept_costs import PLAIN
 from corewise.dataflow.kinds import Kind
@@ -212,8 +212,14 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
             different = different or (_why_tied(case, spec) if request.kind.grad else "")
             if different:
                 return Entry(reason=different)
+            if case.in_slices is not None and why_different(case.in_slices):
+                case = replace(case, in_slices=None)
             found = _borrowed(request, case, teams)
-            return found or Entry(case.bound, decide(case, teams), case.without_inputs(), teams)
+            if found is not None:
+                return found
+            decision = decide(case, teams)
+            decided = case.of(decision)
+            return Entry(decided.bound, decision, decided.without_inputs(), teams)
     except CannotCapture as problem:
         return Entry(reason=str(problem))
     except Exception as problem:  # planning is a help; the module's own errors show when it is called
@@ -249,10 +255,14 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
     bound, kind, options = Bound(captured, request.module), request.kind, request.options
     modes, executor = f"{kind.grad} {kind.autocast} {options['run']}", request.executor
 
-    def key_for(num_cores: int) -> str:  # lives on: it must not hold the request with its inputs
-        return kept_costs.kept_key(captured.fingerprint, num_cores, torch.__version__, executor, modes)
+    def keys_of(one: Captured) -> Callable[[int], str]:
+        def key_for(num_cores: int) -> str:  # lives on: it must not hold the request with its inputs
+            return kept_costs.kept_key(one.fingerprint, num_cores, torch.__version__, executor, modes)
 
-    return Case(
+        return key_for
+
+    key_for = keys_of(captured)
+    case = Case(
         bound,
         leaves,
         _plain_call(request.module, bound, leaves, spec),
@@ -263,25 +273,37 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
         options["run"] == "planned",
         key_for,
     )
+    if captured.in_slices is None or case.runs_plan:
+        return case
+    keys, cut = keys_of(captured.in_slices), Bound(captured.in_slices, request.module)
+    sliced = replace(case, bound=cut, key=keys(len(teams.cpus)), key_for=keys)
+    return replace(case, in_slices=sliced)
 
 
 def _borrowed(request: Request, case: Case, teams: Teams) -> Optional[Entry]:
     """The plan of inputs of another size, tried on real calls; None where there is none, or one was kept."""
-    if case.keeps and kept_costs.load(case.key, len(case.program.calls)) is not None:
+    forms = [one for one in (case.in_slices, case) if one is not None]
+    if case.keeps and any(kept_costs.load(one.key, len(one.program.calls)) is not None for one in forms):
         return None
     for other in request.others:
         decision = other.decision
         if decision is None or decision.executor is None or other._teams is not teams:
             continue
-        if other.bound is not None and _is_alike(other.bound.program, case.program):
-            plan = decision.executor.plan
-            executor = executors.make(case.kind, case.program, decision.tasks, plan, teams)
-            new = Decision(decision.chosen, executor, decision.tasks, decision.call_costs, {}, {})
-            new.is_borrowed = True
-            entry = Entry(case.bound, new, case.without_inputs(), teams)
-            entry._race = None if case.runs_plan else OnlineRace()
-            return entry
+        for one in forms:
+            if other.bound is not None and _is_alike(other.bound.program, one.program):
+                return _with_plan_of(decision, one, teams)
     return None
+
+
+def _with_plan_of(decision: Decision, case: Case, teams: Teams) -> Entry:
+    assert decision.executor is not None
+    plan = decision.executor.plan
+    executor = executors.make(case.kind, case.program, decision.tasks, plan, teams)
+    new = Decision(decision.chosen, executor, decision.tasks, decision.call_costs, {}, {})
+    new.is_borrowed = True
+    entry = Entry(case.bound, new, case.without_inputs(), teams)
+    entry._race = None if case.runs_plan else OnlineRace()
+    return entry
 
 
 def _is_alike(one: Program, other: Program) -> bool:

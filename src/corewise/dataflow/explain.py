@@ -102,6 +102,8 @@ def described(
     ]
     if program.num_joined:
         lines.append(f"{program.num_joined} small recurrent layers run as parts of wider ones")
+    if program.num_slices:
+        lines.append(f"the batch runs in {program.num_slices} slices, from the inputs to where they meet")
     if num_cores != len(cpus):
         lines.append(_allocation_line(num_cores, len(cpus)))
     if times_s:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.bounds import lower_bound_s
+from corewise.dataflow.capture import Captured
 from corewise.dataflow.choose import best_of, is_doubtful, timed_in_turns, typical
 from corewise.dataflow.cost import measure_costs
 from corewise.dataflow.feedback import corrected
@@ -31,6 +32,8 @@ from corewise.dataflow.training_cost import measure_backward, with_backward
 
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
+_LEAST_CUT = 0.5  # of the time must be that of operators that can be cut along the batch
+_VIEW_S = 5e-6  # taking a batch apart or putting a small result together
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
 _MOST_RACES = 3  # where plain execution wins narrowly
 _MEASURING, _MEASURING_BACK, _RACING = 0.45, 0.2, 0.35  # shares of the time planning may take
@@ -50,6 +53,7 @@ class Decision:
     planning_s: float = 0.0
     was_kept: bool = False
     measured: Optional[Tuple[Dict[int, float], ...]] = None  # costs as measured, where these are derived
+    is_in_slices: bool = False  # it is for the program that is cut along the batch
     is_borrowed: bool = False  # plan and costs are those of inputs of another size
 
     @property
@@ -71,6 +75,7 @@ class Case:
     budget_s: float
     runs_plan: bool = False  # whatever plain execution takes
     key_for: Optional[Callable[[int], str]] = None  # the key on another number of cores
+    in_slices: Optional[Case] = None  # the same, cut along the batch
 
     @property
     def program(self) -> Program:
@@ -86,7 +91,11 @@ class Case:
 
     def without_inputs(self) -> Case:
         """What is needed once it is decided; the inputs, with their history, are let go."""
-        return replace(self, leaves=(), call_plain=lambda: None)
+        return replace(self, leaves=(), call_plain=lambda: None, in_slices=None)
+
+    def of(self, decision: Decision) -> Case:
+        """This one, or the one in slices, whichever was decided for."""
+        return self.in_slices if decision.is_in_slices and self.in_slices is not None else self
 
     def values(self) -> List[Any]:
         """Fresh values for a run that is thrown away."""
@@ -96,18 +105,23 @@ class Case:
 def decide(case: Case, teams: Teams) -> Decision:
     """The best of plain execution, fixed settings and plans of changing widths."""
     start = time.perf_counter()
-    kept = _fitting(case, case.key, teams) if case.keeps else None
-    if kept is not None and case.runs_plan and kept.plan is None:
-        kept = None
-    if kept is not None:
-        found = _of_kept(case, kept, teams)
-    else:
+    found = _kept_decision(case, teams) if case.keeps else None
+    if found is None:
         with teams.lock, case.bound.untouched():
             found = _decision(case, teams)
         if case.keeps:
-            kept_costs.save(case.key, _to_keep(found))
+            kept_costs.save(case.of(found).key, _to_keep(found))
     found.planning_s = time.perf_counter() - start
     return found
+
+
+def _kept_decision(case: Case, teams: Teams) -> Optional[Decision]:
+    """What was found before: only the winner is kept, in slices or not."""
+    for one in (case.in_slices, case):
+        kept = _fitting(one, one.key, teams) if one is not None else None
+        if one is not None and kept is not None and not (case.runs_plan and kept.plan is None):
+            return replace(_of_kept(one, kept, teams), is_in_slices=one is not case)
+    return None
 
 
 def kept_for(case: Case, teams: Teams) -> Optional[Decision]:
@@ -184,24 +198,69 @@ def _raced_decision(
                 break
             latest, plans[name] = name, again
             runs[name] = executors.make(case.kind, case.program, tasks, again, teams)
-    times = _raced(case, runs, num_cores, started) if runs else {PLAIN: [0.0]}
+    cut = _cut_plans(case, costs, num_cores)
+    for name, plan in cut.plans.items():
+        assert case.in_slices is not None
+        runs[name] = executors.make(case.kind, case.in_slices.program, cut.tasks, plan, teams)
+    times = _raced(case, runs, cut, num_cores, started) if runs else {PLAIN: [0.0]}
     chosen = best_of(times, PLAIN)
+    is_cut = chosen in cut.plans
+    tasks, costs = (cut.tasks, cut.costs) if is_cut else (tasks, costs)
     return Decision(
         chosen,
         runs.get(chosen),
         tasks,
         costs,
         {name: typical(ones) for name, ones in times.items()} if runs else {},
-        {name: plan.expected_s for name, plan in plans.items()},
+        {name: plan.expected_s for name, plan in {**plans, **cut.plans}.items()},
         lower_bound_s(tasks, task_costs(tasks, costs), num_cores),
+        is_in_slices=is_cut,
     )
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Plans for the program in slices, as far as they are worth timing."""
+
+    tasks: Tuple[Task, ...] = ()
+    costs: Tuple[Dict[int, float], ...] = ()
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+
+
+def _cut_plans(case: Case, costs: CallCosts, num_cores: int) -> _Cut:
+    if case.in_slices is None or case.is_training:
+        return _Cut()
+    captured = case.in_slices.bound.captured
+    whole_s = sum(costs[call][num_cores] for call in range(len(costs)))
+    sliced = costs_of_slices(captured, costs)
+    shared = {origin for origin, part in zip(captured.origins, captured.program.slices) if part is not None}
+    if sum(costs[call][num_cores] for call in shared if call is not None) < _LEAST_CUT * whole_s:
+        return _Cut()
+    tasks, plans = candidate_plans(captured.program, sliced, num_cores, case.kind)
+    num = captured.program.num_slices
+    return _Cut(tasks, sliced, {f"{num} slices, {name}": plan for name, plan in plans.items()})
+
+
+def costs_of_slices(captured: Captured, costs: CallCosts) -> Tuple[Dict[int, float], ...]:
+    """What calls of slices should take: their share of what the whole batch does."""
+    num, found = captured.program.num_slices, []
+    for origin, part in zip(captured.origins, captured.program.slices):
+        if origin is None:  # taking apart and putting together
+            found.append(dict.fromkeys(costs[0], _VIEW_S))
+        else:
+            found.append({width: s / (1 if part is None else num) for width, s in costs[origin].items()})
+    return tuple(found)
+
+
 def _raced(
-    case: Case, runs: Mapping[str, executors.Executor], num_cores: int, started: float
+    case: Case, runs: Mapping[str, executors.Executor], cut: _Cut, num_cores: int, started: float
 ) -> Dict[str, List[float]]:
     """Seconds of the candidates' runs; plain execution has to win a narrow race again while there is time."""
-    candidates = _candidates(case, runs)
+    whole = {name: run for name, run in runs.items() if name not in cut.plans}
+    candidates = _candidates(case, whole)
+    if case.in_slices is not None:
+        sliced = {name: run for name, run in runs.items() if name in cut.plans}
+        candidates.update({**_candidates(case.in_slices, sliced), PLAIN: candidates[PLAIN]})
     rivals = [name for name in runs if name != f"1×{num_cores}"]  # that one is as fast as a rule
     for _ in range(_MOST_RACES):
         began = time.perf_counter()

@@ -40,9 +40,10 @@ class Program:
     # memory that the other touches, or both draw random numbers. The tasks' `needs` already hold these.
     order: Tuple[Tuple[int, int], ...] = ()
     is_cut: bool = False  # along the batch
+    num_slices: int = 0  # that the whole batch is cut into, from the inputs on
     num_joined: int = 0  # small recurrent layers over one input that are parts of wider ones
     # Of each call the number of its slice, None where it takes the whole batch; empty where every call is a
-    # task of its own right: there are fewer slices than cores.
+    # task of its own right: there are fewer slices of recurrent layers than cores.
     slices: Tuple[Optional[int], ...] = ()
 
     def reads(self, call: int) -> Tuple[int, ...]:

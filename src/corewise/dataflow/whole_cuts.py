@@ -1,0 +1,99 @@
+"""An exported graph cut along the batch from its inputs on, each slice for a team of its own.
+
+Measured side: standard library and torch only, Python 3.9. Threads that share an operator meet after each one
+of them; slices of a batch meet once, at the end. Each team reads all weights, so that an operator which has
+little to do for each of them stays whole, as does what follows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence
+
+import torch
+
+from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, Cutting, writes
+from corewise.dataflow.batch_rules import val
+
+_aten = torch.ops.aten
+_LEAST_USES = 16  # of each weight by a slice, where weights do not stay in a core's own cache
+_WEIGHTED = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d"}
+
+
+def slices_for(num_rows: int, num_cores: int) -> int:
+    """Into how many slices: one for each core, or as many as share the cores evenly; 1: it is not cut."""
+    if num_rows >= 4 * num_cores or num_rows % num_cores == 0:
+        return num_cores
+    fitting = [num for num in range(2, num_cores + 1) if num_rows % num == 0 and num_cores % num == 0]
+    return max(fitting, default=1)
+
+
+def cut_inputs(graph: Any, inputs: Sequence[Any], num_cores: int) -> int:
+    """The number of slices the graph was cut into, 0 where it could not be; it may be changed even then.
+
+    inputs: the nodes of what callers bring.
+    """
+    tensors = [node for node in inputs if isinstance(val(node), torch.Tensor) and val(node).dim() > 0]
+    num_rows = int(val(tensors[0]).shape[0]) if tensors else 0
+    num = slices_for(num_rows, num_cores)
+    if num < 2 or not _without_writes(graph):
+        return 0
+    roots = {node: 0 for node in tensors if val(node).shape[0] == num_rows}
+    _WholeCutting(graph, num_rows, num, roots).run(list(graph.nodes))
+    return num
+
+
+class _WholeCutting(Cutting):
+    """Begins at the inputs."""
+
+    def __init__(self, graph: Any, num_rows: int, num: int, roots: Dict[Any, int]) -> None:
+        super().__init__(graph, num_rows, num, ())
+        self._given = roots
+
+    def roots(self, nodes: Sequence[Any]) -> Dict[Any, int]:
+        """The inputs."""
+        return self._given
+
+    def may_cut(self, node: Any) -> bool:
+        """Whether a slice uses the weights often enough for every team to read them."""
+        if node.target._schema.name.partition("::")[2] not in _WEIGHTED:
+            return True
+        weight = val(node.args[1])
+        num_outputs = weight.shape[0]
+        uses = val(node).numel() // max(1, num_outputs) // len(self.borders)
+        return bool(uses >= _LEAST_USES or weight.numel() * weight.element_size() <= MOST_WEIGHT_BYTES)
+
+
+def _without_writes(graph: Any) -> bool:
+    """Has operators that write to what nobody else sees return it instead; False where others write."""
+    for node in list(graph.nodes):
+        if not writes(node):
+            continue
+        pure = _pure(node.target)
+        written = node.args[0] if node.args else None
+        if pure is None or not isinstance(written, torch.fx.Node) or not _is_own(written, node):
+            return False
+        node.target = pure
+    graph.lint()
+    return True
+
+
+def _pure(target: Any) -> Optional[Any]:
+    """The operator that does the same and writes to nothing but its result."""
+    name = target._schema.name.partition("::")[2]
+    schema = target._schema
+    given = [argument for argument in schema.arguments if argument.alias_info is not None]
+    is_plain = name.endswith("_") and not name.endswith("__") and given == list(schema.arguments[:1])
+    packet = getattr(_aten, name[:-1], None) if is_plain and target.namespace == "aten" else None
+    overload = target._overloadname
+    return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
+
+
+def _is_own(node: Any, user: Any) -> bool:
+    """Whether a value has memory of its own and this user only."""
+    if node.op != "call_function" or list(node.users) != [user] or not hasattr(node.target, "_schema"):
+        return False
+    returned = node.target._schema.returns
+    others = [one for one in node.all_input_nodes if isinstance(val(one), torch.Tensor)]
+    storages = {val(one).untyped_storage()._cdata for one in others}
+    is_view = any(one.alias_info is not None for one in returned)
+    return not is_view and val(node).untyped_storage()._cdata not in storages
