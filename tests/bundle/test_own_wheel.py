@@ -11,7 +11,8 @@ from pathlib import Path
 
 from corewise import __version__
 from corewise.bundle.contents import is_for_home
-from corewise.bundle.own_wheel import PACKAGE, write_own_wheel
+from corewise.bundle.own_wheel import PACKAGE, write_own_wheel, write_packed_wheel
+from corewise.bundle.payload.install import path_of_wheel
 from corewise.bundle.wheels import read_wheel
 
 INFO = f"corewise-{__version__}.dist-info"
@@ -81,3 +82,14 @@ def test_what_a_worker_keeps_imports_nothing_that_it_leaves_out(tmp_path: Path) 
     with zipfile.ZipFile(write_own_wheel(tmp_path, worker_only=True)) as archive:
         sources = {name for name in archive.namelist() if name.endswith(".py")}
     assert sources == {f"corewise/{path}" for path in kept}
+
+
+def test_a_packed_wheel_is_the_same_wheel_again_when_unpacked(tmp_path: Path) -> None:
+    ours = write_own_wheel(tmp_path, worker_only=True)
+    with zipfile.ZipFile(ours) as archive:
+        expected = {name: archive.read(name) for name in archive.namelist()}
+    packed = write_packed_wheel(ours)
+    assert not ours.exists()
+    (tmp_path / "scratch").mkdir()
+    with zipfile.ZipFile(path_of_wheel(packed, tmp_path / "scratch")) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == expected

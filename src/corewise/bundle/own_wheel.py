@@ -40,10 +40,15 @@ def write_own_wheel(folder: Path, package: Path = PACKAGE, *, worker_only: bool 
 
 
 def write_packed_wheel(wheel: Path) -> Path:
-    """The path of a gzip file of the wheel, which it replaces: its files compress better as one stream."""
+    """The path of a gzip file of the wheel, which it replaces: its files compress better as one stream.
+
+    The table of contents is left out: its hashes do not compress, and whoever unpacks it can make them.
+    """
     stored = io.BytesIO()
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(stored, "w") as archive:
         for member in source.infolist():
+            if member.filename.endswith(".dist-info/RECORD"):
+                continue
             data = source.read(member)
             member.compress_type = zipfile.ZIP_STORED
             archive.writestr(member, data)

@@ -32,6 +32,7 @@ from corewise.dataflow.training_cost import measure_backward, with_backward
 
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
+_SHORT_S = 0.03  # a program of which more fixed settings are worth timing
 _LEAST_CUT = 0.5  # of the time must be that of operators that can be cut along the batch
 _VIEW_S = 5e-6  # taking a batch apart or putting a small result together
 _OVERHEADS_PER_TASK = 2  # a task takes at least so many hand-overs
@@ -295,7 +296,8 @@ def candidate_plans(
         if num_cores % inter == 0 and tasks and num_cores // inter in by_task[0]:
             found[f"{inter}×{num_cores // inter}"] = fixed(tasks, by_task, num_cores, handover, inter)
     best = sorted(found, key=lambda name: found[name].expected_s)
-    kept = {"moldable", *[name for name in best if name != "moldable"][:2]}
+    num_fixed = 4 if found["moldable"].expected_s < _SHORT_S else 2  # short ones are timed in no time
+    kept = {"moldable", *[name for name in best if name != "moldable"][:num_fixed]}
     plans = {name: plan for name, plan in found.items() if name in kept and not _is_serial(plan)}
     if (
         kind == "native" and not program.is_cut

@@ -80,20 +80,22 @@ def _without_writes(graph: Any) -> bool:
 def _pure(target: Any) -> Optional[Any]:
     """The operator that does the same and writes to nothing but its result."""
     name = target._schema.name.partition("::")[2]
-    schema = target._schema
-    given = [argument for argument in schema.arguments if argument.alias_info is not None]
-    is_plain = name.endswith("_") and not name.endswith("__") and given == list(schema.arguments[:1])
+    written = [place for place, one in enumerate(target._schema.arguments) if one.alias_info is not None]
+    is_plain = name.endswith("_") and not name.endswith("__") and written == [0]
     packet = getattr(_aten, name[:-1], None) if is_plain and target.namespace == "aten" else None
     overload = target._overloadname
     return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
 
 
 def _is_own(node: Any, user: Any) -> bool:
-    """Whether a value has memory of its own and this user only."""
-    if node.op != "call_function" or list(node.users) != [user] or not hasattr(node.target, "_schema"):
+    """Whether nobody but this user sees the memory a value lies in."""
+    if node.op != "call_function" or list(node.users) != [user] or not isinstance(val(node), torch.Tensor):
         return False
-    returned = node.target._schema.returns
-    others = [one for one in node.all_input_nodes if isinstance(val(one), torch.Tensor)]
-    storages = {val(one).untyped_storage()._cdata for one in others}
-    is_view = any(one.alias_info is not None for one in returned)
-    return not is_view and val(node).untyped_storage()._cdata not in storages
+    tensors = [one for one in node.all_input_nodes if isinstance(val(one), torch.Tensor)]
+    shared = [one for one in tensors if _storage(one) == _storage(node)]
+    is_view = any(one.alias_info is not None for one in node.target._schema.returns)
+    return (bool(shared) or not is_view) and all(_is_own(one, node) for one in shared)
+
+
+def _storage(node: Any) -> int:
+    return int(val(node).untyped_storage()._cdata)

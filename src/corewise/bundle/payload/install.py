@@ -4,10 +4,12 @@ Runs alone, under the target's own Python, before anything of the bundle is inst
 """
 
 import argparse
+import base64
 import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import platform
@@ -255,11 +257,20 @@ def wheels_in(folder: Path) -> list[Path]:
 
 
 def path_of_wheel(path: Path, scratch: Path) -> Path:
-    """The wheel itself, unpacked into the scratch folder where need be."""
+    """The wheel itself, unpacked into the scratch folder where need be, with a table of its contents."""
     if path.suffix != ".gz":
         return path
-    whole = scratch / path.stem
-    whole.write_bytes(gzip.decompress(path.read_bytes()))
+    whole, rows, info = scratch / path.stem, [], ""
+    packed = io.BytesIO(gzip.decompress(path.read_bytes()))
+    with zipfile.ZipFile(packed) as source, zipfile.ZipFile(whole, "w") as wheel:
+        for member in source.infolist():
+            data = source.read(member)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{member.filename},sha256={digest},{len(data)}\n")
+            info = member.filename.split("/")[0] if ".dist-info/" in member.filename else info
+            wheel.writestr(member, data)
+        record = f"{info}/RECORD"
+        wheel.writestr(record, "".join([*rows, f"{record},,\n"]))
     return whole
 
 

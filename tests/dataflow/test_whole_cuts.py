@@ -1,0 +1,277 @@
+"""Programs cut along the batch from their inputs on: same numbers, and where nothing is cut."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from tests.dataflow.made_models import RandomGraph, Wide  # noqa: E402
+from tests.dataflow.replaying import replayed  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from corewise.dataflow import planning  # noqa: E402
+from corewise.dataflow.capture import Captured, capture  # noqa: E402
+from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
+from corewise.dataflow.planning import costs_of_slices  # noqa: E402
+from corewise.dataflow.tasks import merged  # noqa: E402
+from corewise.dataflow.whole_cuts import slices_for  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CORES = 4
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+class Residual(nn.Module):
+    """Convolutions with norms, writes in place, branches and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        )
+        self.left, self.right = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.norm, self.drop = nn.GroupNorm(2, 16), nn.Dropout(0.5, inplace=True)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        both = self.norm(torch.cat([self.left(x) + x, self.right(x)], 1)).relu_()
+        pooled = torch.flatten(nn.functional.adaptive_avg_pool2d(both, 1), 1)
+        return self.last(self.drop(pooled)), both
+
+
+class Attending(nn.Module):
+    """A layer of a transformer, with what encoders do besides: positions, heads, a mean over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.places = nn.Parameter(torch.randn(6, 8))
+        self.parts, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Any) -> Any:
+        rows, steps = x.shape
+        x = self.words(x) + self.places
+        q, k, v = (one.view(rows, steps, 2, 4).transpose(1, 2) for one in self.parts(x).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = self.norm(x + self.out(mixed.transpose(1, 2).reshape(rows, steps, 8)))
+        best, which = x.max(1)
+        return {"mean": x.mean(1), "best": best, "which": which, "over all": x.sum()}
+
+
+class Experts(nn.Module):
+    """Experts of which each row has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        scores = self.gate(x)
+        least = scores.topk(2, -1).values[..., -1:]
+        shares = scores.masked_fill(scores < least, -torch.inf).softmax(-1)
+        return (torch.stack([one(x).tanh() for one in self.experts], -2) * shares.unsqueeze(-1)).sum(-2)
+
+
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
+    "convolutions": (Residual, lambda rows: torch.randn(rows, 3, 12, 12, dtype=torch.float64)),
+    "attention": (Attending, lambda rows: torch.randint(11, (rows, 6))),
+    "experts": (Experts, lambda rows: torch.randn(rows, 5, 8, dtype=torch.float64)),
+    "branches": (Wide, lambda rows: torch.randn(rows, 16, dtype=torch.float64)),
+}
+
+
+def made(name: str, rows: int) -> tuple[Any, Any]:
+    make, inputs = MODELS[name]
+    return make().double().eval(), inputs(rows)
+
+
+def in_slices(module: Any, *inputs: Any, num_cores: int = CORES) -> Captured | None:
+    return capture(module, inputs, {}, num_cores).in_slices
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    one, other = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+    for mine, plain in zip(one, other, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-9, atol=1e-12)
+        assert mine.stride() == plain.stride()
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8, 17, 64])
+@pytest.mark.parametrize("name", MODELS)
+def test_slices_give_the_numbers_of_the_whole(name: str, rows: int) -> None:
+    module, x = made(name, rows)
+    cut = in_slices(module, x)
+    assert cut is not None
+    assert cut.program.num_slices == slices_for(rows, CORES) == len(set(cut.program.slices) - {None})
+    assert_same(replayed(cut, module, x), module(x))
+    again = torch.randn_like(x) if x.is_floating_point() else x.flip(0)
+    assert_same(replayed(cut, module, again), module(again))
+
+
+def test_only_what_needs_the_whole_batch_is_left_whole() -> None:
+    module, x = made("attention", 8)
+    cut = in_slices(module, x)
+    assert cut is not None
+    whole = [
+        call.name for call, part in zip(cut.program.calls, cut.program.slices, strict=True) if part is None
+    ]
+    assert all(name.startswith(("cat", "sum")) for name in whole)
+    assert len(whole) == 5  # four results put together, and a sum over all
+
+
+def test_weights_that_a_slice_hardly_uses_are_read_once() -> None:
+    class Classifier(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(1, 4, 3), nn.Linear(400, width)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.first(x).flatten(1))
+
+    for width, is_cut in ((8, True), (4000, False)):
+        cut = in_slices(Classifier(width), torch.randn(8, 1, 12, 12))
+        assert cut is not None
+        targets = [str(call.target) for call in cut.program.calls]
+        assert targets.count("aten.linear.default") == (CORES if is_cut else 1)
+
+
+def test_several_inputs_are_cut_where_they_have_as_many_rows() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Any, y: Any, scale: Any) -> Any:
+            return torch.tanh(x @ y.transpose(1, 2)) * scale
+
+    inputs = torch.randn(8, 3, 4), torch.randn(8, 5, 4), torch.randn(5)
+    cut = in_slices(Two(), *inputs)
+    assert cut is not None
+    assert_same(replayed(cut, Two(), *inputs), Two()(*inputs))
+
+
+def test_a_write_that_others_see_stays_a_write() -> None:
+    class Seen(nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = x * 2.0
+            z = y + 1.0
+            torch.relu_(y)
+            return y + z, y.view(-1)[::2].mul_(0.5).sum()
+
+    module, x = Seen(), torch.randn(8, 6)
+    assert in_slices(module, x) is None
+    fast = malleable(module, (x,), planning_s=0.2, keep=False)
+    assert_same(fast(x), module(x))
+    fast.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_in_slices_are_equal_to_plain(seed: int) -> None:
+    module, x = RandomGraph(seed, 14, writes=bool(seed % 3 == 0)).double(), torch.randn(12, 12).double()
+    cut = in_slices(module, x, num_cores=2 + seed % 5)
+    if cut is not None:
+        assert_same(replayed(cut, module, x), module(x))
+    else:
+        assert seed % 3 == 0 or slices_for(12, 2 + seed % 5) == 1
+
+
+def test_nothing_is_cut_where_it_would_change_results() -> None:
+    module, x = made("convolutions", 8)
+    assert in_slices(module, x) is not None
+    assert in_slices(module, x[:1]) is None  # one row
+    assert in_slices(module, x[:7]) is None  # which do not share out
+    assert in_slices(module, x, num_cores=1) is None
+    assert in_slices(module.train(), x) is None  # norms of the batch, and masks
+    with torch.enable_grad():
+        assert in_slices(module.eval(), x) is None
+
+    class Writing(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.add_(1.0).tanh()
+
+    assert in_slices(Writing(), torch.randn(8, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "num"), [(8, 16, 8), (16, 16, 16), (64, 16, 16), (67, 16, 16), (12, 16, 4), (7, 4, 1)]
+)
+def test_cores_are_shared_out_evenly(rows: int, cores: int, num: int) -> None:
+    assert slices_for(rows, cores) == num
+
+
+def test_slices_cost_their_share_and_each_is_one_task() -> None:
+    module, x = made("convolutions", 8)
+    uncut = capture(module, (x,), {}, CORES)
+    cut = uncut.in_slices
+    assert cut is not None
+    costs = [{1: 4e-3, 2: 2e-3, 4: 1e-3} for _ in uncut.program.calls]
+    sliced = costs_of_slices(cut, costs)
+    convolutions = [n for n, call in enumerate(cut.program.calls) if "conv2d" in str(call.target)]
+    assert len(convolutions) == 3 * CORES
+    assert all(sliced[number] == {1: 1e-3, 2: 0.5e-3, 4: 0.25e-3} for number in convolutions)
+    tasks = merged(cut.program, sliced, 20e-6)
+    of_slices = [{cut.program.slices[call] for call in task.calls} for task in tasks]
+    assert sorted(part for one in of_slices if None not in one for part in one) == list(range(CORES))
+
+
+def chosen_in_slices(monkeypatch: Any) -> None:
+    """Has the slices win, whatever they take."""
+
+    def best_of(times: Any, plain: str) -> str:
+        return next((name for name in times if "slices" in name), plain)
+
+    monkeypatch.setattr(planning, "best_of", best_of)
+
+
+def planned(module: Any, x: Any, **options: Any) -> Malleable:
+    return malleable(module, (x,), planning_s=0.5, cpus=None, **options)
+
+
+@pytest.mark.parametrize("executor", [None, "python"])
+def test_slices_that_win_run_and_are_kept(
+    executor: str | None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COREWISE_PLANS", str(tmp_path))
+    chosen_in_slices(monkeypatch)
+    module, x = made("convolutions", 8)
+    if torch.get_num_threads() < 2:
+        pytest.skip("a machine with one core cuts nothing")
+    first = planned(module, x, executor=executor)
+    try:
+        assert "slices, from the inputs to where they meet" in first.explain()
+        assert "slices, moldable" in first.explain()
+        for rows in (8, 8, 24):
+            other = torch.randn(rows, 3, 12, 12, dtype=torch.float64)
+            assert_same(first(other), module(other))
+        assert first.timeline()
+    finally:
+        first.close()
+    monkeypatch.undo()
+    monkeypatch.setenv("COREWISE_PLANS", str(tmp_path))
+    second = planned(module, x, executor=executor)
+    try:
+        entry = second._last
+        assert entry is not None
+        assert entry.decision is not None
+        assert entry.decision.was_kept
+        assert entry.decision.is_in_slices
+        assert_same(second(x), module(x))
+    finally:
+        second.close()
+
+
+def test_weights_that_change_are_seen_by_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen_in_slices(monkeypatch)
+    module, x = made("experts", 8)
+    fast = planned(module, x, keep=False)
+    try:
+        for one in module.parameters():
+            one.data.mul_(1.5)
+        assert_same(fast(x), module(x))
+    finally:
+        fast.close()
