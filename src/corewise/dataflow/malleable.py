@@ -253,6 +253,10 @@ class Malleable:
         self._entries[kind] = entry
         entry.used_at = self._num_calls
         self._last = entry
+        if not any(
+            one.is_planned for one in self._entries.values()
+        ):  # beside teams plain execution is slower
+            _release(self._held)
         if entry.reason:
             note_once(f"{type(self._module).__name__} runs as it is: {entry.reason}")
         elif entry.is_planned:

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
@@ -16,7 +17,7 @@ from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.binding import Bound
 from corewise.dataflow.bounds import lower_bound_s
 from corewise.dataflow.capture import Captured
-from corewise.dataflow.choose import best_of, is_doubtful, timed_in_turns, typical
+from corewise.dataflow.choose import MOST_ROUNDS, best_of, is_doubtful, timed_in_turns, typical
 from corewise.dataflow.cost import measure_costs
 from corewise.dataflow.feedback import corrected
 from corewise.dataflow.kept_costs import PLAIN, Kept
@@ -25,6 +26,7 @@ from corewise.dataflow.own_backward import silent_hooks
 from corewise.dataflow.plan import fixed, moldable
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
+from corewise.dataflow.spinning import stays_awake
 from corewise.dataflow.tasks import CallCosts, merged, task_costs
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
@@ -32,6 +34,7 @@ from corewise.dataflow.training_cost import measure_backward, with_backward
 
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
+_ALONE = 0.05  # share of the time for plain execution before there are teams
 _SHORT_S = 0.03  # a program of which more fixed settings are worth timing
 _LEAST_CUT = 0.5  # of the time must be that of operators that can be cut along the batch
 _VIEW_S = 5e-6  # taking a batch apart or putting a small result together
@@ -167,10 +170,22 @@ def _to_keep(found: Decision) -> Kept:
 
 def _decision(case: Case, teams: Teams) -> Decision:
     started = time.perf_counter()
+    alone_s = math.inf if case.runs_plan or teams.has_threads or stays_awake() else _alone_s(case)
     costs = _measured(case, teams)
     if case.runs_plan:
         return _planned_decision(case, teams, costs)
-    return _raced_decision(case, teams, costs, started)
+    return _raced_decision(case, teams, costs, started, alone_s)
+
+
+def _alone_s(case: Case) -> float:
+    """Seconds of plain execution while there are no other teams, beside which its threads would sleep."""
+    times: List[float] = []
+    until = time.perf_counter() + _ALONE * case.budget_s
+    while len(times) < 2 or (len(times) < MOST_ROUNDS and time.perf_counter() < until):
+        began = time.perf_counter()
+        differentiated(case, case.call_plain())
+        times.append(time.perf_counter() - began)
+    return typical(times[1:])
 
 
 def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
@@ -184,7 +199,7 @@ def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
 
 
 def _raced_decision(
-    case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...], started: float
+    case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...], started: float, alone_s: float
 ) -> Decision:
     num_cores = len(teams.cpus)
     tasks, plans = candidate_plans(case.program, costs, num_cores, case.kind)
@@ -204,6 +219,7 @@ def _raced_decision(
         assert case.in_slices is not None
         runs[name] = executors.make(case.kind, case.in_slices.program, cut.tasks, plan, teams)
     times = _raced(case, runs, cut, num_cores, started) if runs else {PLAIN: [0.0]}
+    times[PLAIN] = [min(one, alone_s) for one in times[PLAIN]]  # as it runs where no plan does
     chosen = best_of(times, PLAIN)
     is_cut = chosen in cut.plans
     tasks, costs = (cut.tasks, cut.costs) if is_cut else (tasks, costs)

@@ -11,6 +11,7 @@ from typing import Dict, Mapping, Optional
 
 SPIN_COUNT = 5000  # between 1000 and 10000: short operators stay fast, and cores are soon free for others
 _GOOD_SPIN_COUNTS = range(1000, 10001)
+ACTIVE = "ACTIVE"
 GIB = 1024**3
 _log = logging.getLogger("corewise.malleable")
 _noted: Dict[str, bool] = {}
@@ -20,11 +21,14 @@ def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, s
     """The variables to set before torch is loaded, without those that someone has set already.
 
     Idle teams give their cores up soon, and freed memory is kept, so that pages are not faulted in anew at
-    each step. Threads keep arenas of their own: with one for all, eight LSTMs wait for its lock.
+    each step. Threads keep arenas of their own: with one for all, eight LSTMs wait for its lock. Once there
+    are more OpenMP threads than cores, libgomp lets them spin 100 times only, whatever the count, so that
+    each wide operator wakes sleepers; where waiting is said to be active, 1000 times.
     """
     outer = os.environ if outer is None else outer
     wanted = {
         "GOMP_SPINCOUNT": str(SPIN_COUNT),
+        "OMP_WAIT_POLICY": ACTIVE,
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
         "MALLOC_TOP_PAD_": str(64 * 1024**2),
@@ -39,20 +43,31 @@ def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, s
 def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
     """Why changing widths cannot reach their speed in a process started so, and what would help."""
     environment = os.environ if environment is None else environment
-    if environment.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+    policy, count = environment.get("OMP_WAIT_POLICY", "").upper(), environment.get("GOMP_SPINCOUNT", "")
+    if policy == "PASSIVE":
         return ""
-    count = environment.get("GOMP_SPINCOUNT", "")
-    if count.isdigit() and int(count) <= _GOOD_SPIN_COUNTS[-1]:
+    if not (count.isdigit() and int(count) <= _GOOD_SPIN_COUNTS[-1]):
+        what = "idle OpenMP threads spin for milliseconds on cores that other branches need"
+    elif not stays_awake(environment):
+        what = "beside other teams OpenMP's threads sleep at once, and every wide operator has to wake them"
+    else:
         return ""
     return (
-        "idle OpenMP threads spin for milliseconds on cores that other branches need, and now that torch is "
-        f"loaded it is too late to change that. This would help: {helping_command()}"
+        f"{what}, and now that torch is loaded it is too late to change that. "
+        f"This would help: {helping_command()}"
     )
+
+
+def stays_awake(environment: Optional[Mapping[str, str]] = None) -> bool:
+    """Whether a wide team waits for the next operator without sleeping though there are other teams."""
+    environment = os.environ if environment is None else environment
+    return environment.get("OMP_WAIT_POLICY", "").upper() == ACTIVE
 
 
 def helping_command() -> str:
     """How to start a program so that its idle threads give way."""
-    return f"corewise launch --env GOMP_SPINCOUNT={SPIN_COUNT} --allocator retain -- python your_script.py"
+    variables = f"--env GOMP_SPINCOUNT={SPIN_COUNT} --env OMP_WAIT_POLICY={ACTIVE}"
+    return f"corewise launch {variables} --allocator retain -- python your_script.py"
 
 
 def note_once(text: str) -> None:

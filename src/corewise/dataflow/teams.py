@@ -117,6 +117,11 @@ class Teams:
         self._others.append(close)
 
     @property
+    def has_threads(self) -> bool:
+        """Whether any of them has been started."""
+        return bool(self._teams or self._others)
+
+    @property
     def is_open(self) -> bool:
         """Whether they can run: not closed, and not those of a parent process."""
         return bool(self._finalizer.alive) and self.pid == os.getpid()
