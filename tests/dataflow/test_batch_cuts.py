@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from corewise.dataflow.batch_cuts import FEWEST_ROWS, MOST_ROWS, num_slices  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
-from corewise.dataflow.tasks import merged, slice_groups  # noqa: E402
+from corewise.dataflow.tasks import call_graph, merged, slice_groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CORES = 4
@@ -230,7 +230,7 @@ def test_slices_that_meet_in_between_are_tasks_before_and_after() -> None:
     module = Meeting()
     x = torch.randn(9, 64, 6)
     captured = capture(module, (x,), {}, CORES)
-    groups = slice_groups(captured.program)
+    groups = slice_groups(captured.program, call_graph(captured.program))
     assert len(groups) == 2 * CORES
     tasks = merged(captured.program, [{1: 1e-3}] * len(captured.program.calls), 1e-5)
     assert all(max(task.needs, default=-1) < number for number, task in enumerate(tasks))

@@ -211,3 +211,13 @@ def test_what_mixes_rows_or_draws_is_not_allowed() -> None:
     for target, args in cases:
         node, tensors = node_of(target, args)
         assert following(node, {tensors[0]: 0}) is None, target
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"), [(aten.linear.default, (ROWS, ROWS)), (aten.conv1d.default, (ROWS, ROWS, ROWS))]
+)
+def test_what_is_its_own_weight_is_not_cut(target: Any, shape: tuple[int, ...]) -> None:
+    node, [x, _] = node_of(target, (t(*shape), t(*shape)))
+    assert following(node, {x: 0}) == 0
+    node.args = (x, x)
+    assert following(node, {x: 0}) is None

@@ -11,7 +11,7 @@ from tests.dataflow.replaying import replayed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from corewise.dataflow import planning  # noqa: E402
+from corewise.dataflow import entries, planning  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
 from corewise.dataflow.planning import costs_of_slices  # noqa: E402
@@ -170,6 +170,102 @@ def test_a_write_that_others_see_stays_a_write() -> None:
     fast.close()
 
 
+def test_a_write_of_a_wider_type_stays_a_write() -> None:
+    class Wrapping(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return (x + 1).add_(y * 3).to(torch.int64) * 2
+
+    small, wide = torch.ones(8, 6, dtype=torch.uint8), torch.ones(8, 6, dtype=torch.int64)
+    assert in_slices(Wrapping(), small, wide) is None  # 300 fits the sum only where nothing is written
+    assert in_slices(Wrapping(), small, small) is not None
+
+
+def test_a_write_to_what_dropout_passed_on_stays_a_write() -> None:
+    class Passing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x: Any) -> Any:
+            y = x * 2.0
+            self.drop(y).clamp_(min=0.0)
+            return y + 1.0
+
+    class ToInputs(Passing):
+        def forward(self, x: Any) -> Any:
+            return self.drop(x).clamp_(min=0.0) + 1.0
+
+    x = torch.randn(8, 6)
+    assert in_slices(Passing().eval(), x) is None
+    assert capture(ToInputs().eval(), (x,), {}, CORES).written == (0,)
+    assert capture(ToInputs().train(), (x,), {}, CORES).written == ()
+
+
+def test_a_check_that_would_fail_fails_in_slices() -> None:
+    class Checking(nn.Module):
+        def forward(self, x: Any) -> Any:
+            torch._assert_async((x < 100).all(), "too large")
+            return torch.relu(x * 2.0)
+
+    module, x = Checking(), torch.rand(8, 6)
+    cut = in_slices(module, x)
+    assert cut is not None
+    assert_same(replayed(cut, module, x), module(x))
+    with pytest.raises(RuntimeError):
+        replayed(cut, module, x + 100)
+
+
+def test_nothing_is_put_together_for_nobody() -> None:
+    class Narrowing(nn.Module):
+        def forward(self, x: Any) -> Any:  # export looks at what is converted, and gives nothing
+            return torch.relu((x * 2.0).to(torch.float32))
+
+    cut = in_slices(Narrowing(), torch.randn(8, 6, dtype=torch.float64))
+    assert cut is not None
+    assert [str(call.target) for call in cut.program.calls].count("aten.cat.default") == 1
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda x, y: (y, y.view(8, 2, -1)),
+        lambda x, y: (y, nn.functional.dropout(y, 0.5, training=False)),
+        lambda x, y: (y, nn.functional.dropout(x, 0.5, training=False)),
+    ],
+    ids=["each other", "each other unseen", "input"],
+)
+def test_results_that_share_memory_still_do(returned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tied(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return returned(x, torch.tanh(x * 2.0))
+
+    chosen_in_slices(monkeypatch)
+    module, x = Tied(), torch.randn(8, 600)
+    fast = planned(module, x, keep=False)
+    try:
+        assert "slices" not in fast.explain()
+        one, other = fast(x)
+        assert other.data_ptr() in (one.data_ptr(), x.data_ptr())
+    finally:
+        fast.close()
+
+
+def test_slices_that_fail_leave_the_plans_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(case: Any) -> str:
+        if case.program.num_slices:
+            raise RuntimeError("view size is not compatible with input tensor's size and stride")
+        return ""
+
+    monkeypatch.setattr(entries, "why_different", failing)
+    module, x = made("branches", 8)
+    fast = planned(module, x, keep=False)
+    try:
+        assert "planning failed" not in fast.explain()
+        assert_same(fast(x), module(x))
+    finally:
+        fast.close()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graphs_in_slices_are_equal_to_plain(seed: int) -> None:
     module, x = RandomGraph(seed, 14, writes=bool(seed % 3 == 0)).double(), torch.randn(12, 12).double()
@@ -195,6 +291,12 @@ def test_nothing_is_cut_where_it_would_change_results() -> None:
             return x.add_(1.0).tanh()
 
     assert in_slices(Writing(), torch.randn(8, 3)) is None
+
+    class Mixing(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.cumsum(0).tanh()
+
+    assert in_slices(Mixing(), torch.randn(8, 3)) is None  # each operator needs all rows
 
 
 @pytest.mark.parametrize(
@@ -244,7 +346,10 @@ def test_slices_that_win_run_and_are_kept(
     first = planned(module, x, executor=executor)
     try:
         assert "slices, from the inputs to where they meet" in first.explain()
-        assert "slices, moldable" in first.explain()
+        entry = first._last
+        assert entry is not None
+        assert entry.decision is not None
+        assert "slices, " in entry.decision.chosen  # of whatever widths
         for rows in (8, 8, 24):
             other = torch.randn(rows, 3, 12, 12, dtype=torch.float64)
             assert_same(first(other), module(other))

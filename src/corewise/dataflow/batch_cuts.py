@@ -23,6 +23,7 @@ _STATES = {  # recurrent layers, with the number of their states
     _aten.rnn_tanh.input: 1,
     _aten.rnn_relu.input: 1,
 }
+_CHECKS = {_aten._assert_async.default, _aten._assert_async.msg}  # which raise, and give nothing
 SLICE = "corewise_slice"  # where a node's number of slice is noted
 ORIGIN = "corewise_origin"  # where the name of the node is noted that it is a slice of
 MOST_ROWS, FEWEST_ROWS = 64, 16  # of a slice: more leave the cache, fewer leave vector units idle
@@ -130,8 +131,8 @@ class Cutting:
                 self._give_wholes(node)
             if node in roots and node not in self.cuts:
                 self._slice(node, roots[node])
-        for node in reversed(nodes):  # torch takes recurrent layers for random, so it would keep them
-            if node.op == "call_function" and not node.users:
+        for node in reversed(list(self.graph.nodes)):  # torch takes recurrent layers for random: it kept them
+            if node.op == "call_function" and not node.users and node.target not in _CHECKS:
                 self.graph.erase_node(node)
         self.graph.lint()
 

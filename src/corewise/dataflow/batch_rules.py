@@ -99,8 +99,9 @@ def with_rows(node: Any, args: Tuple[Any, ...], dim: int, num_rows: int) -> Tupl
 
 
 def _first_alone(node: Any, dims: Dims) -> Optional[int]:
-    """The dimension of the first argument, if that is all that is cut."""
-    return dims.get(node.args[0]) if len(dims) == 1 else None
+    """The dimension of the first argument, if that is all that is cut and comes as no other argument too."""
+    first, *others = node.args
+    return dims.get(first) if len(dims) == 1 and first not in others else None
 
 
 def _order(node: Any) -> List[int]:

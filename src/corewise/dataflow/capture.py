@@ -102,7 +102,8 @@ def _in_slices(exported: Any, uncut: Captured, num_cores: int) -> Optional[Captu
     kinds = [spec.kind.name for spec in exported.graph_signature.input_specs]
     inputs = [node for node, kind in zip(placeholders, kinds) if kind == "USER_INPUT"]
     try:
-        num = whole_cuts.cut_inputs(graph, inputs, num_cores)
+        with quiet_export():
+            num = whole_cuts.cut_inputs(graph, inputs, num_cores)
         if not num:
             return None
         captured = _Reading(exported).captured()
@@ -284,6 +285,8 @@ class _Reading:
             self.spread[node] = list(results)
         else:
             self.numbers[node] = results[0]
+        if operators.passes_on(node.target, node.args, node.kwargs):
+            self.memories[results[0]] |= self.memories[args[0].value]
         is_random = operators.draws(node.target, node.args, node.kwargs)
         call = Call(node.name, node.target, args, kwargs, results, spreads, is_random)
         self._note_memory(call, operators.written(node.target, args, kwargs))

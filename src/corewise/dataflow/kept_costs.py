@@ -19,7 +19,7 @@ from corewise.dataflow.lanes import widths_for
 from corewise.dataflow.plan import is_valid
 from corewise.dataflow.schedule import Lane, Plan, Step, Task
 
-SCHEMA = 3
+SCHEMA = 4
 PLAIN = "plain"
 # What a process starts with that changes what operators take.
 _ENVIRONMENT = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "ATEN_CPU")

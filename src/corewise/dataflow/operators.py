@@ -33,6 +33,8 @@ _RANDOM_IF = {
     "aten::scaled_dot_product_attention": ("dropout_p",),
     "aten::_scaled_dot_product_flash_attention_for_cpu": ("dropout_p",),
 }
+# Operators that return what they are given where they draw nothing; neither schemas nor fake tensors say so.
+_PASSING = {"aten::dropout", "aten::feature_dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout"}
 
 
 def is_known(target: Any) -> bool:
@@ -52,6 +54,11 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     given = dict(_bound(target, args, kwargs))
     name = target._schema.name.rstrip("_")  # those that write in place draw when the others do
     return all(given.get(flag, True) for flag in _RANDOM_IF.get(name, ()))
+
+
+def passes_on(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call returns its first argument itself, though its schema does not say so."""
+    return target._schema.name in _PASSING and not draws(target, args, kwargs)
 
 
 def written(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> List[Any]:

@@ -52,7 +52,11 @@ def why_different(case: Case) -> str:
     own, _, _ = lifetimes(case.program, [whole])
     task_function(case.program, whole, own[0])(values)
     got = _Run.of(case, case.bound.result(values))
-    return compared(expected.result, got.result) or _why_other_gradients(expected, got)
+    return (
+        compared(expected.result, got.result)
+        or _why_other_ties(case, expected.result, got.result)
+        or _why_other_gradients(expected, got)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +137,21 @@ def _state_lost(case: Case, before: ModuleState) -> str:
             f"its forward changes attributes ({', '.join(changed[:3])}), which replayed operators would not"
         )
     return ""
+
+
+def _why_other_ties(case: Case, expected: Any, got: Any) -> str:
+    """Slices put together lie in memory of their own, where results may share theirs or be what came in."""
+    if not case.program.num_slices or _ties(case, expected) == _ties(case, got):
+        return ""
+    return "what it returns shares memory with an input, a parameter or another result"
+
+
+def _ties(case: Case, result: Any) -> List[int]:
+    """Of each tensor that goes in or comes out, the first that lies in the same memory."""
+    brought = (*case.bound.values(case.leaves), *pytree.tree_leaves(result))
+    tensors = [one for one in brought if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+    storages = [one.untyped_storage()._cdata for one in tensors]
+    return [storages.index(one) for one in storages]
 
 
 def _why_other_gradients(expected: _Run, got: _Run) -> str:

@@ -42,7 +42,7 @@ def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task,
     """Tasks of which none costs less than the overhead unless nothing could take it in."""
     before = call_graph(program)
     groups = _Groups(before, costs)
-    for of_slice in slice_groups(program):
+    for of_slice in slice_groups(program, before):
         for part in slice_parts(of_slice, before, costs):
             groups.join_all(part)
     groups.absorb_small(overhead_s)
@@ -51,16 +51,19 @@ def merged(program: Program, costs: CallCosts, overhead_s: float) -> Tuple[Task,
     return groups.tasks()
 
 
-def slice_groups(program: Program) -> List[List[int]]:
-    """Calls of one slice of the batch that belong together: nothing outside lies between them."""
+def slice_groups(program: Program, before: Sequence[Set[int]]) -> List[List[int]]:
+    """Calls of one slice of the batch that belong together: nothing outside lies between them.
+
+    before: for each call those that must have ended.
+    """
     if not program.slices:
         return []
     levels: List[int] = []
-    for call, before in enumerate(call_graph(program)):
+    for call, needed in enumerate(before):
         mine = program.slices[call]
         crossed = (
             levels[other] + (program.slices[other] is not None and program.slices[other] != mine)
-            for other in before
+            for other in needed
         )
         levels.append(max(crossed, default=0))
     found: Dict[Tuple[int, int], List[int]] = {}

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Sequence
 
 import torch
+from torch.fx.node import map_arg
 
-from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, Cutting, writes
+from corewise.dataflow import operators
+from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, ORIGIN, Cutting, writes
 from corewise.dataflow.batch_rules import val
 
 _aten = torch.ops.aten
@@ -32,14 +34,14 @@ def cut_inputs(graph: Any, inputs: Sequence[Any], num_cores: int) -> int:
 
     inputs: the nodes of what callers bring.
     """
-    tensors = [node for node in inputs if isinstance(val(node), torch.Tensor) and val(node).dim() > 0]
+    tensors = [node for node in inputs if _is_tensor(node) and val(node).dim() > 0]
     num_rows = int(val(tensors[0]).shape[0]) if tensors else 0
     num = slices_for(num_rows, num_cores)
     if num < 2 or not _without_writes(graph):
         return 0
     roots = {node: 0 for node in tensors if val(node).shape[0] == num_rows}
     _WholeCutting(graph, num_rows, num, roots).run(list(graph.nodes))
-    return num
+    return num if any(ORIGIN in node.meta for node in graph.nodes) else 0
 
 
 class _WholeCutting(Cutting):
@@ -72,6 +74,8 @@ def _without_writes(graph: Any) -> bool:
         written = node.args[0] if node.args else None
         if pure is None or not isinstance(written, torch.fx.Node) or not _is_own(written, node):
             return False
+        if not _gives_alike(pure, node):
+            return False
         node.target = pure
     graph.lint()
     return True
@@ -87,14 +91,26 @@ def _pure(target: Any) -> Optional[Any]:
     return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
 
 
+def _gives_alike(pure: Any, node: Any) -> bool:
+    """Whether the operator's result is of the type that is written to; a wider one would not wrap around."""
+    args, kwargs = map_arg(node.args, val), map_arg(node.kwargs, val)
+    result, written = pure(*args, **kwargs), val(node)
+    return bool(result.dtype == written.dtype and result.shape == written.shape)
+
+
 def _is_own(node: Any, user: Any) -> bool:
     """Whether nobody but this user sees the memory a value lies in."""
-    if node.op != "call_function" or list(node.users) != [user] or not isinstance(val(node), torch.Tensor):
+    if node.op != "call_function" or list(node.users) != [user] or not _is_tensor(node):
         return False
-    tensors = [one for one in node.all_input_nodes if isinstance(val(one), torch.Tensor)]
-    shared = [one for one in tensors if _storage(one) == _storage(node)]
+    tensors = [one for one in node.all_input_nodes if _is_tensor(one)]
+    passes_on = operators.passes_on(node.target, node.args, node.kwargs)
+    shared = [one for one in tensors if passes_on or _storage(one) == _storage(node)]
     is_view = any(one.alias_info is not None for one in node.target._schema.returns)
     return (bool(shared) or not is_view) and all(_is_own(one, node) for one in shared)
+
+
+def _is_tensor(node: Any) -> bool:
+    return isinstance(val(node), torch.Tensor)
 
 
 def _storage(node: Any) -> int:
