@@ -196,7 +196,23 @@ def test_a_fraction_above_the_ceiling_is_explained(in_model_s: float, is_told: b
     out = StringIO()
     found = answer(breakdown(primitives=(replace(CONV, in_model_s=in_model_s),)))  # the ceiling is 0.032 s
     draw_answer(Console(file=out, width=200), found, False)
-    assert ("above 100 %" in out.getvalue()) is is_told
+    assert ("above 100 %, limited by computing" in out.getvalue()) is is_told
+    assert "was in the cache" not in out.getvalue()  # of a convolution that is limited by computing
+
+
+def test_a_fraction_above_the_ceiling_of_memory_is_laid_to_the_cache() -> None:
+    out = StringIO()
+    found = answer(breakdown(primitives=(replace(POOL, in_model_s=0.001),)))  # the ceiling is 0.002 s
+    draw_answer(Console(file=out, width=200), found, False)
+    assert "above 100 %: what it reads was in the cache" in out.getvalue()
+    assert "limited by computing" not in out.getvalue()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_ceilings_of_a_busy_machine_are_said_to_be_too_low(is_busy: bool) -> None:
+    found = replace(answer(), ceilings_are_busy=is_busy)
+    assert ("measured on a busy machine: too low" in " ".join(summary(found))) is is_busy
+    assert found.to_json()["ceilings_are_busy"] is is_busy
 
 
 def test_time_between_operators_below_what_can_be_told_is_not_drawn_as_negative() -> None:

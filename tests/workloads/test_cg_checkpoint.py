@@ -227,6 +227,7 @@ def test_the_command_refuses_mistakes_and_bad_files(
         (["--size", "1200"], r"cg needs \d+ bytes .* the largest that fits is size \d+"),
         (["--size", "0"], "size must be a whole number"),
         (["--size", "5", "--device", "cuda"], "torch only"),
+        (["--size", "5", "--checkpoint-every", "5"], "no checkpoint is written without --checkpoint FILE"),
         (
             ["--size", "5", "--checkpoint", str(tmp_path / "no" / "file"), "--checkpoint-every", "5"],
             "no checkpoint can be written to .*no/file: No such file or directory",

@@ -292,6 +292,18 @@ def test_a_tile_larger_than_a_piece_is_refused_with_the_number_of_tiles_it_takes
         )
 
 
+@pytest.mark.parametrize(
+    ("size", "memory_bytes", "advice"),
+    [(3**11, 2**20, "take at least 27 tiles, or more"), (2**20, 1000, "may have [0-9]+; take more")],
+)
+def test_only_numbers_of_tiles_that_would_be_taken_are_advised(
+    tmp_path: Path, size: int, memory_bytes: int, advice: str
+) -> None:
+    args = {"method": "tiles", "signal": "host", "memory_bytes": memory_bytes, "size": size}
+    with pytest.raises(Infeasible, match=f"{advice} memory_bytes"):
+        built(NumpyArrays(), tmp_path, **args, num_tiles=1)
+
+
 def test_a_signal_that_the_host_cannot_hold_is_refused(tmp_path: Path) -> None:
     for place, reason in (("host", "take signal file"), ("file", "free some space")):
         with pytest.raises(Infeasible, match=rf"need 35184372088832 bytes.*{reason}"):

@@ -24,7 +24,7 @@ class JudgedPrimitive:
 
     @property
     def fraction(self) -> float | None:
-        """Of what the machine attains; above 1 where its data came from a cache."""
+        """Of what the machine attains; above 1 where data came from a cache or the ceiling is too low."""
         known = self.ceiling_s is not None and self.primitive.in_model_s > 0
         return self.ceiling_s / self.primitive.in_model_s if known and self.ceiling_s is not None else None
 
@@ -78,6 +78,7 @@ class Answer:
     primitives: Sequence[JudgedPrimitive]
     shares: Sequence[JudgedShare]
     ceilings_of: str  # when and where they were measured; "" without
+    ceilings_are_busy: bool = False  # measured on a busy machine, so too low
 
     @property
     def is_within(self) -> bool | None:
@@ -113,6 +114,7 @@ class Answer:
             "new_pages_s": found.new_pages_s,
             "num_threads": found.num_threads,
             "ceilings_of": self.ceilings_of,
+            "ceilings_are_busy": self.ceilings_are_busy,
             "shares": [each.to_json() for each in self.shares],
             "primitives": [each.to_json() for each in self.primitives],
             "notes": list(found.notes),

@@ -96,6 +96,11 @@ def _pages(answer: Answer) -> str:
 
 
 def _unknown(answer: Answer) -> str:
+    if answer.ceilings_are_busy:
+        return (
+            "The ceilings were measured on a busy machine: too low, so that shares of them are too high. "
+            "`corewise doctor --ceilings` raises them when it is quiet."
+        )
     if answer.ceilings_of:
         return ""
     return "What this machine attains is not known yet: `corewise doctor --ceilings` measures it."

@@ -57,8 +57,12 @@ def _draw_primitives(console: Console, answer: Answer, show_all: bool) -> None:
         left_s = sum(each.primitive.in_model_s for each in rest)
         told = f"and {len(rest)} more, {duration(left_s)} together (--all shows them)"
         console.print(Text(told, style="dim"))
-    if any(each.fraction is not None and each.fraction > _ABOVE for each in shown):
+    above = {each.limit for each in shown if each.fraction is not None and each.fraction > _ABOVE}
+    if "memory" in above:
         told = "above 100 %: what it reads was in the cache, and the ceiling is that of memory"
+        console.print(Text(told, style="dim"))
+    if "compute" in above:
+        told = "above 100 %, limited by computing: faster than the product of matrices that set the ceiling"
         console.print(Text(told, style="dim"))
 
 

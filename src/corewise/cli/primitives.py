@@ -139,6 +139,7 @@ def find(model: str, question: "Question", rounds: int, tell: Callable[[str], No
         ceilings_of=f"of {kept.hostname}, through {kept.runtime} {kept.version}, {kept.measured_at}"
         if kept
         else "",
+        ceilings_are_busy=kept is not None and kept.is_busy(str(trial.params["device"])),
     )
 
 

@@ -26,6 +26,7 @@ from corewise.workloads.registry import load_attribute
 
 REQUIRE_MEMORY = "corewise.runtimes.kernel_job:require_memory"
 DONE, FAILED, MISTAKE = 0, 1, 2
+CHECKPOINT_EVERY = 50
 
 
 def main(words: Optional[List[str]] = None) -> int:
@@ -66,6 +67,9 @@ def _solve(options: argparse.Namespace) -> int:
     from corewise.workloads.kernels.cg_iteration import State
     from corewise.workloads.kernels.cg_system import System
 
+    if options.checkpoint_every is not None and not options.checkpoint:
+        raise ValueError("--checkpoint-every: no checkpoint is written without --checkpoint FILE")
+    every = CHECKPOINT_EVERY if options.checkpoint_every is None else options.checkpoint_every
     problem = CG.problem(
         {
             "matrix": options.matrix,
@@ -73,7 +77,7 @@ def _solve(options: argparse.Namespace) -> int:
             "iterations": options.iterations,
             "shift": options.shift,
             "tolerance": options.tolerance,
-            "checkpoint_every": options.checkpoint_every if options.checkpoint else 0,
+            "checkpoint_every": every if options.checkpoint else 0,
             "checkpoint": options.checkpoint or "",
         }
     )
@@ -148,11 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--matrix", choices=("dense", "csr", "matrix-free"), default="csr")
     add("--size", type=int, help="rows of a dense matrix, or points along an edge of the cube")
-    add("--iterations", type=int, default=500)
+    add("--iterations", type=int, default=500, help="at the most (default %(default)s)")
     add("--shift", type=float, default=0.0, help="added to the diagonal")
     add("--tolerance", type=float, default=0.0, help="end once the residual is this part of the first")
     add("--checkpoint", metavar="FILE", help="kept up to date; gone on from if it is there")
-    add("--checkpoint-every", type=int, default=50, help="iterations between two checkpoints")
+    add("--checkpoint-every", type=int, help=f"iterations between two (default {CHECKPOINT_EVERY})")
     add("--runtime", choices=tuple(ARRAYS), default="torch")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))

@@ -171,13 +171,21 @@ def require_pieces(cut: Cut, piece_elements: int, dtype: str) -> None:
         most = piece_elements * DTYPE_BYTES[dtype]
         raise Infeasible(
             f"fft: a tile has {cut.tile_size * DTYPE_BYTES[dtype]} bytes, a piece may have {most}; "
-            f"take at least {-(-cut.size // max(1, piece_elements))} tiles, or more memory_bytes"
+            f"take {_say_tiles(cut.size, piece_elements)}more memory_bytes"
         )
     if cut.num_tiles * min(LEAST_WIDTH, cut.tile_size) > piece_elements:
         raise Infeasible(
             f"fft: {cut.num_tiles} tiles are too many for pieces of {piece_elements} values: "
             "take fewer tiles, or more memory_bytes"
         )
+
+
+def _say_tiles(size: int, piece_elements: int) -> str:
+    """The fewest tiles that fit such pieces, as words before what else there is; none where none do."""
+    for num_tiles in range(-(-size // max(1, piece_elements)), piece_elements // LEAST_WIDTH + 1):
+        if size % num_tiles == 0:
+            return f"at least {num_tiles} tiles, or "
+    return ""
 
 
 def require_room(
