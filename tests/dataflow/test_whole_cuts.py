@@ -11,7 +11,7 @@ from tests.dataflow.replaying import replayed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from corewise.dataflow import entries, planning  # noqa: E402
+from corewise.dataflow import entries, planning, whole_cuts  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
 from corewise.dataflow.planning import costs_of_slices  # noqa: E402
@@ -368,6 +368,17 @@ def test_slices_that_win_run_and_are_kept(
         assert_same(second(x), module(x))
     finally:
         second.close()
+
+
+def test_where_the_whole_has_won_nothing_is_cut_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COREWISE_PLANS", str(tmp_path))
+    monkeypatch.setattr(planning, "best_of", lambda times, plain: plain)
+    module, x = made("convolutions", 8)
+    planned(module, x).close()
+    monkeypatch.setattr(whole_cuts, "cut_inputs", lambda *_: pytest.fail("it was cut again"))
+    again = planned(module, x)
+    assert_same(again(x), module(x))
+    again.close()
 
 
 def test_weights_that_change_are_seen_by_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from typing import (
     Any,
+    Callable,
     Collection,
     Dict,
     FrozenSet,
@@ -47,8 +49,13 @@ class Captured:
     written: Tuple[int, ...]  # values among inputs and state that the program writes to
     fingerprint: str  # equal for programs of equal operators, shapes and types
     kinds: Tuple[str, ...]  # of calls: equal for equal operators on equal shapes
-    in_slices: Optional[Captured] = None  # the same cut along the batch, where that can be
-    origins: Tuple[Optional[int], ...] = ()  # of such a one's calls: those of the uncut program they are of
+    origins: Tuple[Optional[int], ...] = ()  # of one in slices: calls of the uncut program that its are of
+    cut: Optional[Callable[[], Optional[Captured]]] = None  # makes it; holds all that export gave
+
+    @functools.cached_property
+    def in_slices(self) -> Optional[Captured]:
+        """The same cut along the batch, where that can be; made when first asked for."""
+        return self.cut() if self.cut is not None else None
 
 
 def capture(
@@ -77,8 +84,9 @@ def capture(
     )
     if not num_slices:
         may_cut = num_cores > 1 and not torch.is_grad_enabled()
+        uncut = captured
         return dataclasses.replace(
-            captured, in_slices=_in_slices(exported, captured, num_cores) if may_cut else None
+            uncut, cut=(lambda: _in_slices(exported, uncut, num_cores)) if may_cut else None
         )
     slices = _noted(exported.graph, captured.program, batch_cuts.SLICE)
     program = dataclasses.replace(

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from corewise.dataflow import executors, kept_costs
 from corewise.dataflow.adaptive import OnlineRace, resized
 from corewise.dataflow.binding import Bound
-from corewise.dataflow.capture import CannotCapture, Captured, apart, capture
+from corewise.dataflow.capture import CannotCapture, apart, capture
 from corewise.dataflow.explain import described, task_name
 from corewise.dataflow.kept_costs import PLAIN
 from corewise.dataflow.kinds import Kind
@@ -260,16 +260,17 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
     captured = capture(request.module, args, kwargs, len(teams.cpus))
     if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
         raise CannotCapture("export orders its inputs otherwise")
-    bound, kind, options = Bound(captured, request.module), request.kind, request.options
+    bound = Bound(replace(captured, cut=None), request.module)  # lives on, without all that export gave
+    kind, options = request.kind, request.options
     modes, executor = f"{kind.grad} {kind.autocast} {options['run']}", request.executor
 
-    def keys_of(one: Captured) -> Callable[[int], str]:
+    def keys_of(fingerprint: str) -> Callable[[int], str]:
         def key_for(num_cores: int) -> str:  # lives on: it must not hold the request with its inputs
-            return kept_costs.kept_key(one.fingerprint, num_cores, torch.__version__, executor, modes)
+            return kept_costs.kept_key(fingerprint, num_cores, torch.__version__, executor, modes)
 
         return key_for
 
-    key_for = keys_of(captured)
+    key_for = keys_of(captured.fingerprint)
     case = Case(
         bound,
         leaves,
@@ -281,11 +282,13 @@ def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Te
         options["run"] == "planned",
         key_for,
     )
-    if captured.in_slices is None or case.runs_plan:
+    is_kept = case.keeps and kept_costs.load(case.key, len(case.program.calls)) is not None
+    cut = None if is_kept or case.runs_plan else captured.in_slices
+    if cut is None:
         return case
-    keys, cut = keys_of(captured.in_slices), Bound(captured.in_slices, request.module)
-    sliced = replace(case, bound=cut, key=keys(len(teams.cpus)), key_for=keys)
-    return replace(case, in_slices=sliced)
+    keys = keys_of(cut.fingerprint)
+    bound = Bound(cut, request.module)
+    return replace(case, in_slices=replace(case, bound=bound, key=keys(len(teams.cpus)), key_for=keys))
 
 
 def _borrowed(request: Request, case: Case, teams: Teams) -> Optional[Entry]:
