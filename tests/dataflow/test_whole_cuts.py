@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from corewise.dataflow import entries, planning, whole_cuts  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
+from corewise.dataflow.explain import task_name  # noqa: E402
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
 from corewise.dataflow.planning import costs_of_slices  # noqa: E402
 from corewise.dataflow.tasks import merged  # noqa: E402
@@ -319,6 +320,8 @@ def test_slices_cost_their_share_and_each_is_one_task() -> None:
     tasks = merged(cut.program, sliced, 20e-6)
     of_slices = [{cut.program.slices[call] for call in task.calls} for task in tasks]
     assert sorted(part for one in of_slices if None not in one for part in one) == list(range(CORES))
+    names = sorted(task_name(cut.program, task, sliced) for task in tasks)
+    assert names[-CORES:] == [f"slice {part} of {CORES}, 15 operators" for part in range(1, CORES + 1)]
 
 
 def chosen_in_slices(monkeypatch: Any) -> None:
@@ -388,6 +391,24 @@ def test_weights_that_change_are_seen_by_every_slice(monkeypatch: pytest.MonkeyP
     try:
         for one in module.parameters():
             one.data.mul_(1.5)
+        assert_same(fast(x), module(x))
+    finally:
+        fast.close()
+
+
+def test_teams_end_when_a_plan_has_lost_on_real_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen_in_slices(monkeypatch)
+    module, x = made("branches", 8)
+    fast = planned(module, x, keep=False)
+    try:
+        fast(x)
+        assert fast._held
+        entry = fast._last
+        assert entry is not None
+        assert entry.decision is not None
+        entry.decision.executor, entry.decision.chosen = None, "plain"
+        assert_same(fast(x), module(x))
+        assert not fast._held
         assert_same(fast(x), module(x))
     finally:
         fast.close()

@@ -17,7 +17,11 @@ _MOST_ROWS = 60
 
 
 def task_name(program: Program, task: Task, costs: Optional[CallCosts] = None) -> str:
-    """The costliest calls of a task, in order."""
+    """The costliest calls of a task, in order; of a slice of the batch which one it is."""
+    parts = {program.slices[call] for call in task.calls} if program.num_slices else {None}
+    [part, *others] = parts
+    if part is not None and not others:
+        return f"slice {part + 1} of {program.num_slices}, {_counted(len(task.calls), 'operator')}"
     calls = list(task.calls)
     if costs is not None and len(calls) > _MOST_NAMES:
         dear = sorted(calls, key=lambda call: -min(costs[call].values()))[:_MOST_NAMES]

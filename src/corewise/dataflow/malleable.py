@@ -146,8 +146,9 @@ class Malleable:
             if entry is not None and teams is not None:
                 entry.follow(teams)
                 self._last = entry
-            elif entry is not None and entry.is_plain_and_short(_SHORT_S):
-                self._unwatched = 0 if any(one.is_planned for one in self._entries.values()) else _UNWATCHED
+            elif entry is not None and not self._has_plans():
+                _release(self._held)  # beside their threads plain execution would be slower
+                self._unwatched = _UNWATCHED if entry.is_plain_and_short(_SHORT_S) else 0
             _callers.append(threading.get_ident())
         try:
             if entry is None or teams is None:
@@ -262,6 +263,9 @@ class Malleable:
         elif entry.is_planned:
             note_once(complaint())
         return entry
+
+    def _has_plans(self) -> bool:
+        return any(one.is_planned for one in self._entries.values())
 
     def _teams(self) -> Optional[Teams]:
         """The teams of the present allocation; None when it has but one core."""
