@@ -11,7 +11,7 @@ from tests.dataflow.replaying import replayed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from corewise.dataflow import entries, planning, whole_cuts  # noqa: E402
+from corewise.dataflow import entries, plan_facts, planning, whole_cuts  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.explain import task_name  # noqa: E402
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
@@ -320,6 +320,8 @@ def test_slices_cost_their_share_and_each_is_one_task() -> None:
     tasks = merged(cut.program, sliced, 20e-6)
     of_slices = [{cut.program.slices[call] for call in task.calls} for task in tasks]
     assert sorted(part for one in of_slices if None not in one for part in one) == list(range(CORES))
+    kinds = [plan_facts._kind(cut.program, task, sliced) for task in tasks]
+    assert kinds.count("slice") == CORES < len(kinds)
     names = sorted(task_name(cut.program, task, sliced) for task in tasks)
     assert names[-CORES:] == [f"slice {part} of {CORES}, 15 operators" for part in range(1, CORES + 1)]
 

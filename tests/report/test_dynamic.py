@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pytest
 from made_dynamic import NUM_CORES, changing, fixed, fixed_grid, plan_facts
-from made_trials import scaling
+from made_trials import scaling, trial
 
 from corewise.report.charts.widths import timeline_chart
 from corewise.report.dynamic import Dynamic, dynamic_of, dynamic_part
@@ -223,3 +223,12 @@ def test_the_report_sets_maps_side_by_side_and_says_the_gain() -> None:
         assert rendered(chart, "svg").startswith(b"<svg")
         assert chart.caption.endswith(".")
         assert not re.search(r"labelColor|titleColor|background", json.dumps(chart.spec, allow_nan=False))
+
+
+def test_a_fixed_setting_that_nothing_tells_apart_is_not_named() -> None:
+    params = {**changing().params, "execution": "eager"}
+    group = group_of(changing(), trial(7_000.0, params=params, study="papers/dynamic-threads"))
+    part = dynamic_part(group, standing_of(group), PUBLICATIONS)
+    told = [sentence for sentence in part.sentences if "the best fixed setting" in sentence]
+    assert told
+    assert not any("()" in sentence for sentence in told)

@@ -15,7 +15,7 @@ from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import Task
 from corewise.dataflow.tasks import CallCosts, task_costs
 
-_NUMBERS = re.compile(r"(_\d+)+$")
+_NUMBERS = re.compile(r"(_default)?(_\d+)*$")
 
 
 def plan_facts(made: Malleable) -> Dict[str, Any]:
@@ -74,6 +74,8 @@ def _tasks(entry: Entry) -> List[Dict[str, Any]]:
 
 
 def _kind(program: Program, task: Task, costs: CallCosts) -> str:
-    """The operator of its costliest call, without the number that tells calls apart."""
+    """The operator of its costliest call, without the number that tells calls apart; "slice" for one."""
+    if program.num_slices and all(program.slices[call] is not None for call in task.calls):
+        return "slice"
     dear = max(task.calls, key=lambda call: min(costs[call].values()))
     return _NUMBERS.sub("", program.calls[dear].name)

@@ -176,18 +176,17 @@ def _setting(group: Group, i: int) -> Setting | None:
 def _sentences(found: Dynamic, plan: PlanShown | None) -> Iterator[str]:
     what, ratio = task_words(found.group), found.gain
     fixed, best = found.setting_words(found.best_fixed), found.setting_words(found.best)
-    with_best = f" ({best})" if best else ""
+    with_best, with_fixed = (f" ({words})" if words else "" for words in (best, fixed))
     if is_shown(ratio):
         yield (
             f"{what} with widths that change as it runs{with_best} takes "
             f"{duration(found.seconds(found.best))} a step, {times(*ends(ratio))} the throughput of the best "
-            f"fixed setting ({fixed})."
+            f"fixed setting{with_fixed}."
         )
     else:
         yield (
             f"{what} with widths that change as it runs{with_best} is not told apart from the best fixed "
-            f"setting ({fixed}): "
-            f"{times(*ends(ratio))} its throughput."
+            f"setting{with_fixed}: {times(*ends(ratio))} its throughput."
         )
     if len(found.fixed) > 1:
         whole = value_words("threads", int(found.group.numbers("threads")[found.untuned]))
