@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from corewise.dataflow.explain import described, task_name
 from corewise.dataflow.kept_costs import PLAIN
 from corewise.dataflow.kinds import Kind
 from corewise.dataflow.lanes import widths_for
-from corewise.dataflow.planning import Case, Decision, candidate_plans, decide, kept_for
+from corewise.dataflow.planning import Case, Decision, candidate_plans, decide, kept_for, planned_decision
 from corewise.dataflow.program import Program
 from corewise.dataflow.same import why_different
 from corewise.dataflow.tasks import call_graph
@@ -129,17 +129,25 @@ class Entry:
             self.decision, self._race, self._teams = found, None, teams
             return
         costs = resized(measured, widths_for(num_cores))
-        tasks, plans = candidate_plans(self.case.program, costs, num_cores, self.case.kind)
-        plan = plans.get("moldable")
-        executor = None
-        if plan is not None:
-            executor = executors.make(self.case.kind, self.case.program, tasks, plan, teams)
-        times = {"moldable": plan.expected_s} if plan is not None else {}
         is_borrowed = self.decision.is_borrowed
-        self.decision = Decision("moldable" if plan else "plain", executor, tasks, costs, {}, times)
+        if self.case.runs_plan:
+            self.decision = planned_decision(self.case, teams, costs)
+        else:
+            self.decision = self._expected(self.case, costs, teams)
         self.decision.measured, self.decision.is_borrowed = measured, is_borrowed
-        self._race = OnlineRace() if plan is not None and not self.case.runs_plan else None
+        is_open = self.decision.executor is not None and not self.case.runs_plan
+        self._race = OnlineRace() if is_open else None
         self._teams = teams
+
+    @staticmethod
+    def _expected(case: Case, costs: Tuple[Dict[int, float], ...], teams: Teams) -> Decision:
+        """The plan of changing widths where one differs from plain execution, not timed yet."""
+        tasks, plans = candidate_plans(case.program, costs, len(teams.cpus), case.kind)
+        plan = plans.get("moldable")
+        if plan is None:
+            return Decision("plain", None, tasks, costs, {}, {})
+        executor = executors.make(case.kind, case.program, tasks, plan, teams)
+        return Decision("moldable", executor, tasks, costs, {}, {"moldable": plan.expected_s})
 
     def timeline(self) -> List[Ran]:
         """The last planned call, and its way back where that has been gone."""

@@ -173,7 +173,7 @@ def _decision(case: Case, teams: Teams) -> Decision:
     alone_s = math.inf if case.runs_plan or teams.has_threads or stays_awake() else _alone_s(case)
     costs = _measured(case, teams)
     if case.runs_plan:
-        return _planned_decision(case, teams, costs)
+        return planned_decision(case, teams, costs)
     return _raced_decision(case, teams, costs, started, alone_s)
 
 
@@ -289,7 +289,7 @@ def _raced(
     return times
 
 
-def _planned_decision(case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...]) -> Decision:
+def planned_decision(case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...]) -> Decision:
     """The plan of changing widths, untimed."""
     num_cores, handover = len(teams.cpus), executors.handover_s(case.kind)
     tasks = merged(case.program, costs, _OVERHEADS_PER_TASK * handover)
