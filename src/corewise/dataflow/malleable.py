@@ -254,9 +254,7 @@ class Malleable:
         self._entries[kind] = entry
         entry.used_at = self._num_calls
         self._last = entry
-        if not any(
-            one.is_planned for one in self._entries.values()
-        ):  # beside teams plain execution is slower
+        if not self._has_plans():
             _release(self._held)
         if entry.reason:
             note_once(f"{type(self._module).__name__} runs as it is: {entry.reason}")
