@@ -280,6 +280,12 @@ def _reduced(node: Any, dims: Dims) -> Optional[int]:
     return dim if keeps else dim - sum(one < dim for one in reduced)
 
 
+def _packed(name: str) -> List[Any]:
+    """The operator on packed weights, where this torch has it."""
+    packet = getattr(torch.ops.mkldnn, name, None)
+    return [packet.default] if packet is not None else []
+
+
 def _table(*rows: Tuple[Iterable[Any], Rule]) -> Dict[Any, Rule]:
     return {target: rule for targets, rule in rows for target in targets}
 
@@ -298,6 +304,8 @@ _RULES = _table(
     (_overloads("batch_norm"), _batch_norm),
     (_overloads("layer_norm"), _layer_norm),
     (_overloads("linear"), _linear),
+    (_packed("_linear_pointwise"), _linear),
+    (_packed("_convolution_pointwise"), _of_images),
     (_overloads("embedding"), _embedding),
     (_overloads("matmul", "bmm"), _matmul),
     (_overloads("scaled_dot_product_attention"), _attention),

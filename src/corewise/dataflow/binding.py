@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from corewise.dataflow.capture import Captured
+from corewise.dataflow.packs import CannotPack, Packs
 from corewise.dataflow.program import Ref
 
 
@@ -30,9 +31,21 @@ class Bound:
         self._places: List[int] = []  # where state lay when its storages were last looked at
         self._forbidden: Set[int] = set()  # storages that inputs must not lie in
         self._state_is_apart = True
+        self._packs = Packs(self.program.packs) if self.program.packs else None
 
     def values(self, leaves: Sequence[Any]) -> List[Any]:
         """Inputs, parameters as they are now, and constants, each in its place."""
+        found = self._brought(leaves)
+        if self._packs is not None and not self._packs.put(found, at_once=True):
+            raise CannotPack("weights cannot be packed as they are now")
+        return found
+
+    def steady_values(self, leaves: Sequence[Any]) -> Optional[List[Any]]:
+        """The same; None where weights would have to be packed that were others in the last call."""
+        found = self._brought(leaves)
+        return None if self._packs is not None and not self._packs.put(found, at_once=False) else found
+
+    def _brought(self, leaves: Sequence[Any]) -> List[Any]:
         found: List[Any] = [None] * self.program.num_values
         for value, leaf in zip(self.program.inputs, leaves):
             found[value] = leaf

@@ -26,11 +26,11 @@ from typing import (
 
 import torch
 
-from corewise.dataflow import batch_cuts, layer_joins, operators, whole_cuts
+from corewise.dataflow import batch_cuts, layer_joins, operators, packing, whole_cuts
 from corewise.dataflow.mirror import mirrored, patching_this_thread
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
-from corewise.dataflow.program import Call, Program, Ref, values_in
+from corewise.dataflow.program import Call, Pack, Program, Ref, values_in
 from corewise.dataflow.quiet import quiet_export
 from corewise.dataflow.recurrent import quick_shapes
 
@@ -59,13 +59,18 @@ class Captured:
 
 
 def capture(
-    module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], num_cores: int = 1
+    module: torch.nn.Module,
+    args: Tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    num_cores: int = 1,
+    packs: bool = False,
 ) -> Captured:
     """The operators the module runs for inputs like these, in its present mode.
 
     For several cores recurrent layers are cut along their batch, so that each core has slices of its own, and
     small ones over the same input are joined before. What has none of these comes uncut, and where no
-    gradients are wanted, in slices as well.
+    gradients are wanted, in slices as well. packs: whether weights may be packed beforehand, which then only
+    the native executor can look at.
     """
     try:
         before = ModuleState(module)
@@ -78,6 +83,8 @@ def capture(
     trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
     num_joined = layer_joins.join(exported.graph, num_cores) if num_cores > 1 else 0
     num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains) if num_cores > 1 else 0
+    if packs:
+        packing.pack(exported.graph)
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined)
@@ -229,6 +236,7 @@ class _Reading:
             constants=constants,
             outputs=outputs,
             order=order,
+            packs=self._packs(),
         )
         changed = frozenset().union(*self.written) if self.written else frozenset()
         self._refuse_written_constants(constants)
@@ -242,6 +250,11 @@ class _Reading:
             kinds=tuple(self.kinds),
         )
 
+    def _packs(self) -> Tuple[Pack, ...]:
+        noted = [node.meta[packing.PACKED] for node in self.numbers if packing.PACKED in node.meta]
+        layers = {layer.key(): layer for layer in noted}
+        return tuple(layer.pack(self.numbers) for layer in layers.values())
+
     def _refuse_written_constants(self, constants: Mapping[int, Any]) -> None:
         for call, written in zip(self.calls, self.written):
             if operators.changes_contents(call.target) and any(
@@ -254,9 +267,10 @@ class _Reading:
     def _placeholders(self) -> Tuple[Tuple[int, ...], Dict[int, str], Dict[int, Any]]:
         nodes = [node for node in self.exported.graph.nodes if node.op == "placeholder"]
         inputs, state, constants = [], {}, {}
-        for node, spec in zip(nodes, self.exported.graph_signature.input_specs):
-            value = self._new_value(node.meta.get("val"))
-            self.numbers[node] = value
+        for node in nodes:
+            self.numbers[node] = self._new_value(node.meta.get("val"))
+        for node, spec in zip(nodes, self.exported.graph_signature.input_specs):  # packed weights come behind
+            value = self.numbers[node]
             kind = spec.kind.name
             if kind == "USER_INPUT":
                 inputs.append(value)

@@ -57,6 +57,11 @@ class Entry:
         """Whether a plan runs, or might after the allocation has changed."""
         return self.decision is not None and (self.decision.executor is not None or self._race is not None)
 
+    @property
+    def has_packs(self) -> bool:
+        """Whether it holds weights packed for its inputs."""
+        return self.bound is not None and bool(self.bound.program.packs)
+
     def is_plain_and_short(self, most_s: float) -> bool:
         """Whether plain execution was the best, and takes less than this."""
         if self.decision is None or self.is_planned:
@@ -96,7 +101,9 @@ class Entry:
     ) -> Any:
         assert self.bound is not None
         teams = executor.teams  # another caller may have planned for other cores meanwhile
-        values = self.bound.values(leaves)
+        values = self.bound.steady_values(leaves)
+        if values is None:
+            return plain()
         with teams.lock:
             is_open = teams.is_open  # another caller may have closed them, or moved to other cores
             if is_open:
@@ -202,6 +209,7 @@ class Request:
     executor: str
     options: Mapping[str, Any]
     others: Tuple[Entry, ...] = ()  # whose plans may do, where calls must not wait for measuring
+    packs: bool = False  # whether weights may be packed beforehand
 
 
 def prepared(request: Request, teams: Optional[Teams]) -> Entry:
@@ -214,9 +222,7 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(request.kind.grad):
             own = apart([_outside_inference(leaf) for leaf in leaves], request.module)
-            case = _captured_case(request, own, spec, teams)
-            with case.bound.untouched():
-                different = why_different(case)
+            case, different = _checked_case(request, own, spec, teams)
             different = different or (_why_tied(case, spec) if request.kind.grad else "")
             if different:
                 return Entry(reason=different)
@@ -233,6 +239,27 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
     except Exception as problem:  # planning is a help; the module's own errors show when it is called
         lines = str(problem).splitlines() or [""]
         return Entry(reason=f"planning failed: {type(problem).__name__}: {lines[0][:200]}")
+
+
+def _checked_case(request: Request, own: Sequence[Any], spec: Any, teams: Teams) -> Tuple[Case, str]:
+    """What was captured, and what differs in what it gives; weights are packed only where nothing does."""
+    if request.packs:
+        try:
+            case = _captured_case(request, own, spec, teams)
+            if not case.program.packs or _is_same(case):
+                return case, ("" if case.program.packs else _why_other(case))
+        except CannotCapture:
+            raise
+        except Exception:  # a layer that oneDNN does not take: the program as it is, is there
+            pass
+        request = replace(request, packs=False)
+    case = _captured_case(request, own, spec, teams)
+    return case, _why_other(case)
+
+
+def _why_other(case: Case) -> str:
+    with case.bound.untouched():
+        return why_different(case)
 
 
 def _is_same(sliced: Case) -> bool:
@@ -265,7 +292,7 @@ def _why_tied(case: Case, spec: Any) -> str:
 
 def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Teams) -> Case:
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    captured = capture(request.module, args, kwargs, len(teams.cpus))
+    captured = capture(request.module, args, kwargs, len(teams.cpus), request.packs)
     if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
         raise CannotCapture("export orders its inputs otherwise")
     bound = Bound(replace(captured, cut=None), request.module)  # lives on, without all that export gave

@@ -106,6 +106,9 @@ def described(
     ]
     if program.num_joined:
         lines.append(f"{program.num_joined} small recurrent layers run as parts of wider ones")
+    if program.packs:
+        layers = _counted(len(program.packs), "layer")
+        lines.append(f"{layers} with weights packed beforehand; every call looks whether they have changed")
     if program.num_slices:
         lines.append(f"the batch runs in {program.num_slices} slices, from the inputs to where they meet")
     if num_cores != len(cpus):

@@ -23,6 +23,7 @@ from corewise.dataflow.allocation import checked_cpus
 from corewise.dataflow.entries import ONE_CORE, Entry, Request, prepared
 from corewise.dataflow.kinds import Kind, flattened, why_unknown
 from corewise.dataflow.modes import runs_under_others_control
+from corewise.dataflow.packing import why_not_packed
 from corewise.dataflow.quiet import wait_for_export
 from corewise.dataflow.spinning import complaint, note_once
 from corewise.dataflow.teams import Teams, in_team, shared_teams
@@ -31,6 +32,7 @@ from corewise.dataflow.watch import ModuleWatch, why_not
 
 PLANNING_S = 20.0  # at most so much for the first plan, capture apart
 MOST_KINDS = 16  # of inputs that have a plan
+MOST_PACKED = 2  # of these have weights of their own, packed for them
 COMINGS = 4  # of another kind, while one that has a plan stays away, for it to take that one's place
 _MOST_SEEN = 1000
 _OTHERS_S = 0.25  # at most so much for other threads' calls to end before a plan is made
@@ -54,6 +56,7 @@ def malleable(
     planning_s: float = PLANNING_S,
     keep: bool = True,
     run: str = "best",
+    pack: bool = True,
 ) -> Malleable:
     """The model as a callable that gives the same results with every core busy, where that is faster.
 
@@ -61,12 +64,15 @@ def malleable(
     it the plan is made at the first call. executor: "native", "python", or None for the best there is. cpus:
     those to use, instead of all this process may use. keep: whether costs and plan are kept for later starts.
     run: "best" of what was timed, plain execution included, or "planned": changing widths whatever they take.
+    pack: whether weights may lie in memory a second time, in the order that kernels read them in.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"malleable takes a torch.nn.Module, not {type(model).__name__}; for functions: parallel"
         )
-    made = Malleable(model, executor=executor, cpus=cpus, planning_s=planning_s, keep=keep, run=run)
+    made = Malleable(
+        model, executor=executor, cpus=cpus, planning_s=planning_s, keep=keep, run=run, pack=pack
+    )
     if example_inputs is not None:
         args, kwargs = _as_call(example_inputs)
         made.prepare(*args, **kwargs)
@@ -106,6 +112,7 @@ class Malleable:
         planning_s: float = PLANNING_S,
         keep: bool = True,
         run: str = "best",
+        pack: bool = True,
     ) -> None:
         if run not in ("best", "planned"):
             raise ValueError(f"run={run!r}: known are 'best' and 'planned'")
@@ -113,8 +120,14 @@ class Malleable:
             raise ValueError(f"planning_s={planning_s!r}: a number of seconds is needed")
         cpus = None if cpus is None else checked_cpus(cpus)
         self._module = module
-        options = {"executor": executor, "cpus": cpus, "planning_s": planning_s, "keep": keep, "run": run}
-        self._options = options
+        self._options = {
+            "executor": executor,
+            "cpus": cpus,
+            "planning_s": planning_s,
+            "keep": keep,
+            "run": run,
+            "pack": bool(pack),
+        }
         self._kind_of_executor, self._no_native = executors.available(executor)
         self._pid = os.getpid()
         self._why_never = why_not(module)
@@ -244,7 +257,8 @@ class Malleable:
             del self._entries[min(self._entries, key=lambda one: self._entries[one].used_at)]
         teams = self._teams()
         others = () if is_asked else tuple(self._entries.values())
-        request = Request(self._module, args, kwargs, kind, self._kind_of_executor, self._options, others)
+        executor, packs = self._kind_of_executor, self._may_pack(kind)
+        request = Request(self._module, args, kwargs, kind, executor, self._options, others, packs)
         if self._watch.has_hidden_parameters:
             entry = Entry(reason="it holds parameters that are not registered with a module")
         else:
@@ -261,6 +275,13 @@ class Malleable:
         elif entry.is_planned:
             note_once(complaint())
         return entry
+
+    def _may_pack(self, kind: Kind) -> bool:
+        """Whether there is room for packed weights of one more kind of inputs, and they may be packed now."""
+        if not self._options["pack"] or self._kind_of_executor != "native" or why_not_packed():
+            return False
+        others = [entry for other, entry in self._entries.items() if other != kind]
+        return sum(entry.has_packs for entry in others) < MOST_PACKED
 
     def _has_plans(self) -> bool:
         return any(one.is_planned for one in self._entries.values())

@@ -189,7 +189,7 @@ def _make_graph(program: Program) -> object:
             )
         )
     outputs = list(dict.fromkeys(out.value for out in program.outputs if isinstance(out, Ref)))
-    brought = [*program.inputs, *program.state, *program.constants]
+    brought = [*program.inputs, *program.state, *program.constants, *program.packed]
     try:
         return native.graph(program.num_values, calls, brought, outputs, may_repeat(program), Ref)
     except Exception as problem:

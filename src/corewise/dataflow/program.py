@@ -27,6 +27,23 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """A layer's weights in the order in memory that its operator reads fastest, made before the calls."""
+
+    results: Tuple[int, ...]  # values it gives: weight, and of a convolution the bias
+    # Values it is made of, all of them state: weight and bias, and of a batch norm that is folded in weight,
+    # bias, mean and variance; None where there is none.
+    sources: Tuple[Optional[int], ...]
+    eps: float
+    geometry: Tuple[Any, ...]  # of a convolution: padding, stride, dilation, groups
+    input_size: Tuple[int, ...]
+
+    @property
+    def is_convolution(self) -> bool:
+        return bool(self.geometry)
+
+
+@dataclass(frozen=True)
 class Program:
     """What a model computes for inputs of one kind; value numbers are dense, from 0."""
 
@@ -45,6 +62,12 @@ class Program:
     # Of each call the number of its slice, None where it takes the whole batch; empty where every call is a
     # task of its own right: there are fewer slices of recurrent layers than cores.
     slices: Tuple[Optional[int], ...] = ()
+    packs: Tuple[Pack, ...] = ()
+
+    @property
+    def packed(self) -> Tuple[int, ...]:
+        """The values that are packed weights."""
+        return tuple(value for pack in self.packs for value in pack.results)
 
     def reads(self, call: int) -> Tuple[int, ...]:
         """The values a call takes, each once, in order."""

@@ -18,7 +18,10 @@ from corewise.dataflow.batch_rules import val
 
 _aten = torch.ops.aten
 _LEAST_USES = 16  # of each weight by a slice, where weights do not stay in a core's own cache
-_WEIGHTED = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d"}
+_WEIGHTED = {
+    *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d"),
+    *("_convolution_pointwise", "_linear_pointwise"),  # whose weights are packed
+}
 
 
 def slices_for(num_rows: int, num_cores: int) -> int:

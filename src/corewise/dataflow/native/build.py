@@ -32,6 +32,7 @@ from corewise.dataflow.spinning import note_once
 UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
 HEADERS = (
     "boxing.h",
+    "contents.h",
     "execution.h",
     "executor.h",
     "graph.h",

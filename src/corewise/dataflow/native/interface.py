@@ -86,5 +86,8 @@ class NativeModule(Protocol):
     ) -> Tuple[List[int], List[int]]:
         """Nanoseconds of a task's forward and backward on these CPUs."""
 
+    def contents(self, tensors: List[Any], /) -> Optional[List[int]]:
+        """A number for what each tensor holds, made of every byte; None where one cannot be looked at."""
+
     def is_inside_a_run(self) -> bool:
         """Whether the calling thread is running a plan: one of the lanes, or who called it."""

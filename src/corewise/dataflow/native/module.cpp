@@ -1,5 +1,6 @@
 // The Python side of the executor: graphs, lanes and runs as Python objects.
 #include "boxing.h"
+#include "contents.h"
 #include "executor.h"
 
 namespace torch {
@@ -217,6 +218,24 @@ py::tuple measure_training(
   });
 }
 
+// A number for the contents of each tensor, None where one cannot be looked at.
+py::object contents(py::list tensors) {
+  return translated([&]() -> py::object {
+    std::vector<at::Tensor> given;
+    for (py::handle it : tensors)
+      given.push_back(torch::jit::toIValue(it, c10::TensorType::get(), std::nullopt).toTensor());
+    std::optional<std::vector<uint64_t>> found;
+    {
+      py::gil_scoped_release without_lock;
+      found = contents_of(given);
+    }
+    if (!found) return py::none();
+    py::list numbers;
+    for (uint64_t number : *found) numbers.append(number);
+    return numbers;
+  });
+}
+
 PYBIND11_MODULE(corewise_native, module) {
   py::class_<Graph, std::shared_ptr<Graph>>(module, "Graph", py::module_local());
   py::class_<Values, std::shared_ptr<Values>>(module, "Values", py::module_local());
@@ -226,6 +245,7 @@ PYBIND11_MODULE(corewise_native, module) {
       .def("usable", &Lanes::usable)
       .def("num_threads", &Lanes::num_threads)
       .def("close", &Lanes::close, py::call_guard<py::gil_scoped_release>());
+  module.def("contents", &contents);
   module.def("graph", &make_graph);
   module.def("executor", &make_executor);
   module.def("run", &run);

@@ -1,0 +1,194 @@
+"""An exported graph whose convolutions and linear layers take weights that were packed beforehand.
+
+Measured side: standard library and torch only, Python 3.9. Plain execution brings a layer's weights into the
+order its kernel reads them in at every call; at small batches that takes as long as the layer itself. A batch
+norm that only scales and shifts what a convolution gives is folded into its weights. Nothing else is: a ReLU
+within oneDNN's convolution would turn NaN into 0, which torch's does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from corewise.dataflow.batch_cuts import writes
+from corewise.dataflow.batch_rules import val
+from corewise.dataflow.program import Pack
+
+_aten = torch.ops.aten
+PACKED = "corewise_packed"  # where a node is noted that is one of a layer's packed tensors
+_LEAST_WEIGHTS = 4096  # fewer are packed in no time
+_LEAST_ROWS = 2  # of a linear layer: with one there is nothing to reuse weights for
+
+
+class Layer:
+    """One whose weights are packed: the nodes of what they are made of."""
+
+    def __init__(self, sources: Sequence[Any], eps: float = 0.0, geometry: Tuple[Any, ...] = ()) -> None:
+        self.sources, self.eps, self.geometry = tuple(sources), eps, geometry
+        self.results: List[Any] = []  # nodes of what is packed
+
+    def key(self) -> Hashable:
+        return (self.sources, self.eps, str(self.geometry))
+
+    def pack(self, numbers: Mapping[Any, int]) -> Pack:
+        """For a program in which nodes have these numbers of values."""
+        [weight, *_] = self.results
+        user = next(iter(weight.users))
+        return Pack(
+            results=tuple(numbers[node] for node in self.results),
+            sources=tuple(None if node is None else numbers[node] for node in self.sources),
+            eps=self.eps,
+            geometry=self.geometry,
+            input_size=tuple(int(size) for size in val(user.args[0]).shape),
+        )
+
+
+def why_not_packed() -> str:
+    """Why weights are not packed in the present modes; empty where they may be."""
+    if torch.is_grad_enabled():
+        return "gradients are wanted"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast changes types"
+    backend: Any = torch.backends.mkldnn
+    if not backend.is_available() or not backend.enabled:
+        return "there is no oneDNN, or it is turned off"
+    if not _is_exact(backend):
+        return "a lower precision of products was asked for"
+    return ""
+
+
+def _is_exact(backend: Any) -> bool:
+    """Whether float32 is computed as such; newer versions of torch can be told otherwise for each kind."""
+    parts = (torch.backends, backend, getattr(backend, "conv", None), getattr(backend, "matmul", None))
+    if any(getattr(part, "fp32_precision", "none") not in ("none", "ieee") for part in parts):
+        return False
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was told so in two ways
+        return False
+
+
+def pack(graph: Any) -> int:
+    """The number of layers that take packed weights afterwards."""
+    nodes = list(graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    if any(writes(node) and _touches(node, placeholders) for node in nodes):
+        return 0
+    packing = _Packing(graph, placeholders)
+    for node in nodes:
+        if node.target is _aten.conv2d.default:
+            packing.convolution(node)
+        elif node.target is _aten.linear.default:
+            packing.linear(node)
+    graph.lint()
+    return packing.num
+
+
+def _touches(node: Any, placeholders: Sequence[Any]) -> bool:
+    """Whether it takes memory of what is brought."""
+    brought = {_storage(one) for one in placeholders}
+    return any(_storage(one) in brought for one in node.all_input_nodes)
+
+
+def _storage(node: Any) -> Optional[int]:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+class _Packing:
+    def __init__(self, graph: Any, placeholders: Sequence[Any]) -> None:
+        self.graph, self.last = graph, placeholders[-1]
+        self.layers: Dict[Hashable, Layer] = {}
+        self.num = 0
+
+    def convolution(self, node: Any) -> None:
+        """With the batch norm that alone follows it, if there is one."""
+        x, weight, bias, stride, padding, dilation, groups = _given(node, 7)
+        pairs = [[one, one] if isinstance(one, int) else list(one) for one in (padding, stride, dilation)]
+        is_fit = val(x).dim() == 4 and _is_last(val(x)) and _is_last(val(node))
+        end, norm = _norm_after(node)
+        are_few = end is node and _num_weights(weight) < _LEAST_WEIGHTS
+        if not is_fit or are_few or not _are_weights(weight, bias) or not _is_float(x):
+            return
+        layer = Layer((weight, bias, *norm[:4]), norm[4], (*pairs, groups))
+        packed, shift = self._packed(layer, [len(val(weight))])
+        args: Tuple[Any, ...] = (x, packed, shift, *pairs, groups, "none", [], "")
+        self._replace(node, end, torch.ops.mkldnn._convolution_pointwise.default, args)
+
+    def linear(self, node: Any) -> None:
+        """A linear layer on several rows."""
+        x, weight, bias = _given(node, 3)
+        rows = val(x).numel() // max(1, val(x).shape[-1])
+        are_few = _num_weights(weight) < _LEAST_WEIGHTS or rows < _LEAST_ROWS
+        if val(x).dim() < 2 or are_few or not _are_weights(weight, bias) or not _is_float(x):
+            return
+        [packed] = self._packed(Layer((weight,)))
+        args: Tuple[Any, ...] = (x, packed, bias, "none", [], "")
+        self._replace(node, node, torch.ops.mkldnn._linear_pointwise.default, args)
+
+    def _packed(self, layer: Layer, *others: List[int]) -> List[Any]:
+        """The nodes of its packed tensors: the weight, and others of these sizes."""
+        known = self.layers.setdefault(layer.key(), layer)
+        if known is not layer:
+            return known.results
+        like = val(layer.sources[0])
+        for size in (list(like.shape), *others):
+            with self.graph.inserting_after(self.last):
+                node = self.graph.placeholder(f"packed_{len(self.layers)}_{len(layer.results)}")
+            node.meta["val"] = like.new_empty(size)
+            node.meta[PACKED] = layer
+            layer.results.append(node)
+            self.last = node
+        return layer.results
+
+    def _replace(self, first: Any, end: Any, target: Any, args: Tuple[Any, ...]) -> None:
+        with self.graph.inserting_before(first):
+            new = self.graph.create_node("call_function", target, args, name=f"{first.name}_packed")
+        new.meta["val"] = torch.empty_like(val(end))
+        end.replace_all_uses_with(new)
+        self.graph.erase_node(end)
+        if end is not first:
+            self.graph.erase_node(first)
+        self.num += 1
+
+
+def _given(node: Any, num: int) -> List[Any]:
+    """All arguments, defaults among them."""
+    rest = node.target._schema.arguments[len(node.args) : num]
+    return [*node.args, *(node.kwargs.get(one.name, one.default_value) for one in rest)][:num]
+
+
+def _norm_after(node: Any) -> Tuple[Any, Tuple[Any, Any, Any, Any, float]]:
+    """Where the layer ends, and what its batch norm scales and shifts by."""
+    [user, *others] = list(node.users) or [None]
+    if others or user is None or user.target is not _aten.batch_norm.default or user.args[0] is not node:
+        return node, (None, None, None, None, 0.0)
+    _, weight, bias, mean, variance, training, _, eps, _ = user.args
+    given = [one for one in (weight, bias, mean, variance) if one is not None]
+    if training or mean is None or variance is None or not all(map(_is_kept, given)):
+        return node, (None, None, None, None, 0.0)
+    return user, (weight, bias, mean, variance, float(eps))
+
+
+def _are_weights(weight: Any, bias: Any) -> bool:
+    return _is_kept(weight) and (bias is None or _is_kept(bias))
+
+
+def _num_weights(node: Any) -> int:
+    return int(val(node).numel()) if isinstance(node, torch.fx.Node) else 0
+
+
+def _is_kept(node: Any) -> bool:
+    """Whether it is a parameter or buffer as it is; what an operator made of one is new at each call."""
+    return isinstance(node, torch.fx.Node) and node.op == "placeholder" and _is_float(node)
+
+
+def _is_float(node: Any) -> bool:
+    return bool(val(node).dtype == torch.float32)
+
+
+def _is_last(value: torch.Tensor) -> bool:
+    """Whether channels come last in memory: oneDNN's results are so, whatever it is given."""
+    return value.is_contiguous(memory_format=torch.channels_last)

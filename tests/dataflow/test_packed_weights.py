@@ -1,0 +1,349 @@
+"""Weights packed beforehand: the same numbers, whatever happens to the weights."""
+
+import gc
+import itertools
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from corewise.dataflow import malleable as malleable_file  # noqa: E402
+from corewise.dataflow import packs  # noqa: E402
+from corewise.dataflow.capture import Captured, capture  # noqa: E402
+from corewise.dataflow.malleable import Malleable  # noqa: E402
+from corewise.dataflow.native.build import native_module  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+class Small(nn.Module):
+    """Convolutions with and without norms and biases, a branch, and linear layers."""
+
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        self.left = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1, groups=groups), nn.BatchNorm2d(32))
+        self.right = nn.Conv2d(16, 32, (3, 5), stride=1, padding=(1, 2), bias=False)
+        self.bare = nn.Sequential(nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64, affine=False))
+        self.first, self.last = nn.Linear(64, 96), nn.Linear(96, 64, bias=False)
+        for one in self.modules():
+            if isinstance(one, nn.BatchNorm2d):
+                one.running_mean.normal_()
+                one.running_var.uniform_(0.5, 2.0)
+                if one.affine:
+                    one.weight.data.normal_()
+                    one.bias.data.normal_()
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        x = self.bare(torch.cat([self.left(x), self.right(x)], 1))
+        return self.last(torch.relu(self.first(x.mean((2, 3)))))
+
+
+def small(**options: Any) -> tuple[nn.Module, Any]:
+    model = Small(**options).eval().to(memory_format=torch.channels_last)
+    return model, images(6)
+
+
+def images(num: int) -> Any:
+    return torch.randn(num, 3, 9, 11).contiguous(memory_format=torch.channels_last)
+
+
+def num_packs(fast: Malleable) -> int:
+    assert fast._last is not None
+    assert fast._last.bound is not None, fast._last.reason
+    return len(fast._last.bound.program.packs)
+
+
+Planned = Callable[..., Malleable]
+
+
+def same(fast: Any, model: Any, x: Any, **options: Any) -> None:
+    expected = model(x)
+    largest = float(expected.nan_to_num(0, 0, 0).abs().max())
+    torch.testing.assert_close(fast(x), expected, rtol=1e-4, atol=1e-5 * max(1.0, largest), **options)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_same_numbers_on_fresh_inputs(planned: Planned, groups: int) -> None:
+    model, x = small(groups=groups)
+    fast = planned(model, x, executor="native")
+    assert num_packs(fast) == 6
+    for _ in range(5):
+        same(fast, model, images(6))
+    assert "6 layers with weights packed beforehand" in fast.explain()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.data.mul_(1.5),  # not counted by torch
+        lambda w: w.data.copy_(w.flip(0)),  # the same numbers elsewhere
+        lambda w: w.data[(-1,) * w.dim()].sub_(1.0),  # one of them
+        lambda w: w.add_(0.25),
+        lambda w: setattr(w, "data", torch.randn_like(w)),  # other memory
+        lambda w: w.data.numpy().fill(0.125),  # by other means than torch's
+    ],
+)
+def test_changed_weights_are_never_missed(planned: Planned, change: Callable[[Any], Any]) -> None:
+    model, x = small()
+    fast = planned(model, x, executor="native")
+    tensors = [one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()]
+    for tensor in tensors:
+        change(tensor)
+        for buffer in model.buffers():
+            buffer.abs_()  # variances among them
+        for _ in range(3):  # the weights of the call before, the ones now, and packed again
+            same(fast, model, images(6))
+
+
+def test_weights_that_change_in_every_call_are_not_packed_in_every_call(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = small()
+    fast = planned(model, x, executor="native")
+    made: list[Any] = []
+    plain = packs.packed
+    monkeypatch.setattr(packs, "packed", lambda *given: made.append(given[0]) or plain(*given))
+    for _ in range(5):
+        model.first.weight.data.mul_(1.1)
+        same(fast, model, images(6))
+    assert not made
+    same(fast, model, images(6))
+    assert len(made) == 1, "only the layer that has changed"
+    same(fast, model, images(6))
+    assert len(made) == 1
+
+
+def test_nan_and_infinity_go_through(planned: Planned) -> None:
+    model, x = small()
+    fast = planned(model, x, executor="native")
+    x = images(6)
+    x[0, 0, 4, 4], x[1, 1, 2, 2] = float("nan"), float("inf")
+    assert model(x)[:2].isnan().all()
+    same(fast, model, x, equal_nan=True)
+    for _ in range(3):
+        model.left[1].running_var.fill_(float("nan"))
+        same(fast, model, images(6), equal_nan=True)
+
+
+def test_a_norm_that_divides_by_zero_is_not_folded(planned: Planned) -> None:
+    model, x = small()
+    model.left[1].eps = 0.0
+    model.left[1].running_var.zero_()
+    fast = planned(model, x, executor="native")
+    assert not fast._last.has_packs
+    same(fast, model, x, equal_nan=True)
+
+
+def captured(model: Any, x: Any, cores: int = 2) -> Captured:
+    return capture(model, (x,), {}, cores, packs=True)
+
+
+def test_what_is_not_packed() -> None:
+    model, x = small()
+    assert len(captured(model, x).program.packs) == 6
+    plain = Small().eval()  # channels first: oneDNN would put them last
+    assert len(captured(plain, torch.randn(6, 3, 9, 11)).program.packs) == 2, "the linear layers only"
+    assert not captured(Small().double().eval(), images(6).double()).program.packs
+    one_row = nn.Sequential(nn.Linear(64, 96)).eval()
+    assert not captured(one_row, torch.randn(1, 64)).program.packs
+    assert not captured(nn.Linear(4, 4), torch.randn(8, 4)).program.packs, "too few weights"
+    model.train()
+    assert all(pack.sources[4] is None for pack in captured(model, x).program.packs), "norms of batches"
+
+
+def test_weights_that_operators_make_are_not_packed() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(96, 64)), nn.Parameter(torch.randn(96))
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.linear(x, self.weight * 2.0, self.bias)
+
+    assert not captured(Scaled(), torch.randn(8, 64)).program.packs
+
+
+def test_a_norm_beside_another_reader_stays() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32)
+
+        def forward(self, x: Any) -> Any:
+            x = self.conv(x)
+            return self.norm(x) + x
+
+    model = Twice().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 16, 9, 9).contiguous(memory_format=torch.channels_last)
+    [pack] = captured(model, x).program.packs
+    assert pack.sources[2:] == (None,) * 4
+
+
+def test_shared_layers_are_packed_once(planned: Planned) -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(torch.relu(self.layer(x))) + self.layer(x)
+
+    model, x = Shared(), torch.randn(8, 64)
+    fast = planned(model, x, executor="native")
+    assert num_packs(fast) == 1
+    same(fast, model, x)
+
+
+@pytest.mark.parametrize("mode", ["gradients", "autocast", "python", "asked", "precision"])
+def test_modes_without_packing(planned: Planned, mode: str) -> None:
+    model, x = small()
+    options: dict[str, Any] = {"executor": "native"}
+    if mode == "gradients":
+        with torch.enable_grad():
+            fast = planned(model, x, **options)
+    elif mode == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            fast = planned(model, x, **options)
+    elif mode == "precision":
+        torch.set_float32_matmul_precision("medium")
+        try:
+            fast = planned(model, x, **options)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+    else:
+        options = {"executor": "python"} if mode == "python" else {**options, "pack": False}
+        fast = planned(model, x, **options)
+    assert not fast._last.has_packs
+    same(fast, model, x)
+
+
+def test_in_slices(planned: Planned) -> None:
+    model, x = small()
+    whole = captured(model, x)
+    cut = whole.in_slices
+    assert cut is not None
+    assert [pack.input_size[0] for pack in whole.program.packs] == [6] * 6
+    assert [pack.input_size[0] for pack in cut.program.packs] == [3] * 6, "packed for the slices"
+    fast = planned(model, x, executor="native", run="best", planning_s=0.5)
+    for _ in range(3):
+        same(fast, model, images(6))
+
+
+def test_only_so_many_kinds_of_inputs_have_weights_of_their_own(planned: Planned) -> None:
+    model, _ = small()
+    fast = planned(model, None, executor="native")
+    for num in (4, 5, 6, 7):
+        fast.prepare(images(num))
+        same(fast, model, images(num))
+    held = [entry.has_packs for entry in fast._entries.values()]
+    assert held == [True] * malleable_file.MOST_PACKED + [False] * 2
+
+
+def test_packed_weights_are_let_go(planned: Planned) -> None:
+    model, x = small()
+    fast = planned(model, x, executor="native")
+    held = fast._last.bound._packs
+    assert held is not None
+    gone = weakref.ref(held)
+    del held
+    fast.close()
+    fast._entries.clear()
+    fast._last = None
+    gc.collect()
+    assert gone() is None
+
+
+def test_inference_mode_and_plain_calls_in_turns(planned: Planned) -> None:
+    model, x = small()
+    fast = planned(model, x, executor="native")
+    for _ in range(2):
+        with torch.inference_mode():
+            model.last.weight.data.mul_(1.5)
+            for _ in range(3):
+                same(fast, model, images(6))
+        same(fast, model, images(6))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_geometries(planned: Planned, seed: int) -> None:
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    channels = 8
+    for _ in range(3):
+        groups, wider = chance.choice([1, 2, 4]), channels * chance.choice([1, 2, 3])
+        kernel = (chance.choice([1, 2, 3]), chance.choice([1, 3]))
+        geometry = {name: chance.choice([1, 2]) for name in ("stride", "dilation")}
+        padding = (chance.choice([1, 2]), chance.choice([1, 2]))
+        bias = chance.random() < 0.5
+        layers.append(
+            nn.Conv2d(channels, wider, kernel, padding=padding, groups=groups, bias=bias, **geometry)
+        )
+        if chance.random() < 0.7:
+            layers.append(
+                nn.BatchNorm2d(wider, eps=chance.choice([1e-5, 1e-2]), affine=chance.random() < 0.7)
+            )
+            layers[-1].running_mean.normal_()
+            layers[-1].running_var.uniform_(0.2, 3.0)
+        layers.append(chance.choice([nn.ReLU(), nn.ReLU(inplace=True), nn.SiLU(), nn.Identity()]))
+        channels = wider
+    x = torch.randn(chance.choice([1, 2, 5]), 8, 19, 21).contiguous(memory_format=torch.channels_last)
+    convolutions = nn.Sequential(*layers).eval()
+    num_left = convolutions(x).flatten(2).shape[2]
+    model = nn.Sequential(convolutions, nn.Flatten(2), nn.Linear(num_left, 80))
+    model.eval().to(memory_format=torch.channels_last)
+    fast = planned(model, x, executor="native")
+    same(fast, model, torch.randn_like(x))
+
+
+def test_a_number_for_contents_depends_on_every_byte_and_its_place() -> None:
+    contents = native_module().contents
+    seen: set[int] = set()
+    for size in (0, 1, 15, 16, 17, 1000, 16384, 16385, 70001):
+        x = torch.zeros(size)
+        numbers = [contents([x])]
+        for place in {0, size // 2, size - 1} & set(range(size)):
+            for value in (1.0, -0.0, 1e-45):
+                y = x.clone()
+                y[place] = value
+                numbers.append(contents([y]))
+        found = [number for [number] in numbers]
+        assert len(set(found)) == len(found)
+        assert not seen & set(found)
+        seen |= set(found)
+    x = torch.randn(64, 1024)
+    for one, other in itertools.combinations((0, 1, 15, 16, 17, 32, 63), 2):
+        y = x.clone()
+        y[[one, other]] = x[[other, one]]
+        assert contents([y]) != contents([x])
+    assert contents([x.clone(), x]) == contents([x]) * 2
+    assert contents([x.t()]) != contents([x]), "other strides"
+    assert contents([x[:, ::2]]) is None, "gaps"
+    assert contents([x.to("meta")]) is None
+
+
+def test_a_number_for_contents_does_not_depend_on_threads() -> None:
+    contents, before = native_module().contents, torch.get_num_threads()
+    tensors = [torch.randn(2_000_003), torch.randn(5)]
+    try:
+        found = []
+        for num in (1, 2, 3):
+            torch.set_num_threads(num)
+            found.append(contents(tensors))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
