@@ -46,7 +46,8 @@ NARROW = ("alexnet", "resnet50", "transformer")
 GIB = 1024**3
 WAITING = {
     "default": {},
-    "active5000": {"GOMP_SPINCOUNT": "5000", "OMP_WAIT_POLICY": "ACTIVE"},  # as `corewise launch` is told to
+    "active": {"GOMP_SPINCOUNT": "300000", "OMP_WAIT_POLICY": "ACTIVE"},  # as `corewise launch` is told to
+    "active5000": {"GOMP_SPINCOUNT": "5000", "OMP_WAIT_POLICY": "ACTIVE"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
 KEEPS_MEMORY = {
@@ -56,12 +57,13 @@ KEEPS_MEMORY = {
 }
 ALLOCATORS = {"stock": {}, "retain": KEEPS_MEMORY}
 CONTROLLED = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "LD_PRELOAD")
-FIRST_ENVIRONMENT = ("active5000", "retain")
-OURS = "malleable " + " ".join(FIRST_ENVIRONMENT)
+FIRST_ENVIRONMENT = ("active5000", "retain")  # that the whole grid is screened in
+OURS = "malleable active retain"
 SCREEN_CALLS, SCREEN_S = 3, 0.5
 LEAST_CALLS, LEAST_S = 5, 1.5
 HOPELESS, LOST = 1.5, 6.0  # times as slow as the best: one call tells enough, for lost ones the first
-NUM_POOLS, NUM_FORKS = 10, 4  # settings of the first environment that are tried in the others
+FORK_WARMING = 3
+NUM_POOLS, NUM_FORKS = 10, 2  # settings of the first environment that are tried in the others
 NUM_FINALISTS = 5
 
 
@@ -213,7 +215,7 @@ def child(order: Mapping[str, Any]) -> Dict[str, Any]:
 
     found: Dict[str, Any] = {}
     if order["way"] == "fork":
-        torch.set_num_interop_threads(order["inter"])
+        torch.set_num_interop_threads(order["points"][0][0])
     subject = Subject(order["workload"], side_by_side=order["way"] == "fork")
     num, seconds = order["num"], order["seconds"]
     best_s = order.get("best_s", math.inf)
@@ -229,10 +231,12 @@ def child(order: Mapping[str, Any]) -> Dict[str, Any]:
         import warnings
 
         warnings.simplefilter("ignore")
+        [[inter, intra]] = order["points"]
+        torch.set_num_threads(intra)
         scripted = torch.jit.script(subject.module)
-        for _, intra in order["points"]:
-            torch.set_num_threads(intra)
-            time_point(f"fork {order['inter']}x{intra}", scripted)
+        for _ in range(FORK_WARMING):  # it looks at what comes, then makes its kernels
+            subject.step(scripted)()
+        time_point(f"fork {inter}x{intra}", scripted)
         return found
     for inter, intra in order["points"]:
         torch.set_num_threads(intra)
@@ -401,15 +405,16 @@ class Campaign:
         environments.sort(key=lambda one: one != FIRST_ENVIRONMENT)
         for waiting, allocator in environments:
             is_first = (waiting, allocator) == FIRST_ENVIRONMENT
-            for inter in [0, *inters[1:]] if allocator == "retain" else [0]:  # 0: plain and pools
-                way = "fork" if inter else "pool"
-                points = [(i, w) for i, w in grid if not inter or i == inter]
+            for way in ("pool", "fork") if allocator == "retain" else ("pool",):  # plain ones with the pools
+                points = [point for point in grid if way == "pool" or point[0] > 1]
                 if not is_first:
                     best = self._best_points(kept["screen"], way)
                     points = [point for point in points if point in best or point == (1, self.cores)]
-                if points:
-                    order = {"way": way, "inter": inter, "points": points, "workload": name}
-                    self._screen_some(kept, order, waiting, allocator)
+                # Threads of TorchScript keep the width they first had: a process for each of its points.
+                for some in [points] if way == "pool" else [[point] for point in points]:
+                    if some:
+                        order = {"way": way, "points": some, "workload": name}
+                        self._screen_some(kept, order, waiting, allocator)
         best_names = sorted(kept["screen"], key=lambda point: kept["screen"][point])[:3]
         print(f"{name}: screened {len(kept['screen'])}: {', '.join(best_names)}", flush=True)
 
@@ -421,7 +426,8 @@ class Campaign:
         return [(int(inter), int(intra)) for inter, intra in shapes]
 
     def _screen_some(self, kept: Dict[str, Any], order: Dict[str, Any], waiting: str, allocator: str) -> None:
-        label = f"{order['way']} {order['inter']} {waiting} {allocator}"
+        shape = "x".join(map(str, order["points"][0])) if order["way"] == "fork" else "0"
+        label = f"{order['way']} {shape} {waiting} {allocator}"
         if label in kept["screened"] or not self.has_time(10):
             return
         known = {"best_s": min(kept["screen"].values())} if kept["screen"] else {}
@@ -460,7 +466,7 @@ class Campaign:
         order: Dict[str, Any] = {"workload": name, "num": LEAST_CALLS, "seconds": LEAST_S, "way": "malleable"}
         if words[0] != "malleable":
             inter, intra = (int(one) for one in words[1].split("x"))
-            order.update(way="fork" if words[0] == "fork" else "pool", inter=inter, points=[(inter, intra)])
+            order.update(way="fork" if words[0] == "fork" else "pool", points=[(inter, intra)])
         return order
 
 

@@ -37,6 +37,23 @@ class Lstms(nn.Module):
         return torch.cat([self.forwards(x)[0], back], 2)
 
 
+class Branches(nn.Module):
+    """Small matrices to multiply, in four branches: threads that share one wait longer than they work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(4, 48, 48) / 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = []
+        for weight in self.weights:
+            value = x
+            for _ in range(200):
+                value = torch.tanh(value @ weight)
+            found.append(value)
+        return torch.stack(found).sum(0)
+
+
 class RandomGraph(nn.Module):
     """Operators chosen by a seed, each over earlier values; views and in-place writes among them."""
 

@@ -43,7 +43,7 @@ def test_the_figures_are_those_of_the_code() -> None:
 
 def test_the_variables_that_are_wanted_are_only_those_nobody_has_set() -> None:
     wanted = spinning.wanted_environment({})
-    assert 1000 <= int(wanted["GOMP_SPINCOUNT"]) <= 10000
+    assert int(wanted["GOMP_SPINCOUNT"]) == 300_000
     assert (wanted["OMP_WAIT_POLICY"], wanted["MALLOC_MMAP_MAX_"]) == ("ACTIVE", "0")
     assert spinning.wanted_environment(wanted) == {}
     assert "GOMP_SPINCOUNT" not in spinning.wanted_environment({"OMP_WAIT_POLICY": "PASSIVE"})
@@ -54,5 +54,6 @@ def test_a_process_started_well_has_nothing_to_complain_of() -> None:
     assert spinning.complaint(spinning.wanted_environment({})) == ""
     assert "sleep at once" in spinning.complaint({"GOMP_SPINCOUNT": "5000"})
     assert spinning.complaint({"OMP_WAIT_POLICY": "passive"}) == ""
+    assert "for milliseconds" in spinning.complaint({"OMP_WAIT_POLICY": "active"}), "for ever, indeed"
     assert spinning.helping_command() in spinning.complaint({})
     assert spinning.complaint({"GOMP_SPINCOUNT": "many"}) != ""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.dataflow.made_models import Wide
+from tests.dataflow.made_models import Branches, Wide
 
 from corewise.dataflow import teams
 from corewise.dataflow.malleable import Malleable, malleable
@@ -52,7 +52,7 @@ def teams_that_stay() -> list[str]:
 
 
 def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Make) -> None:
-    model, x = Wide().eval(), torch.randn(256, 16)
+    model, x = Branches().eval(), torch.randn(48, 48)
     first, second = planned(model, x), planned(model, x)
     first(x)
     threads = set(threading.enumerate())
@@ -72,9 +72,9 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Ma
 def test_threads_end_when_the_last_reference_goes() -> None:
     from corewise.dataflow.malleable import malleable
 
-    fast = malleable(
-        Wide(), torch.randn(4, 16), executor="python", planning_s=0.05, keep=False, run="planned"
-    )
+    options = {"executor": "python", "planning_s": 0.05, "keep": False, "run": "planned"}
+    with torch.no_grad():
+        fast = malleable(Branches().eval(), torch.randn(48, 48), **options)
     assert teams_alive()
     del fast
     gc.collect()
@@ -126,11 +126,11 @@ FOLLOWS = """
     import torch
     from corewise import malleable
     from corewise.machine.pinning import read_thread_masks
-    from tests.dataflow.made_models import Wide
+    from tests.dataflow.made_models import Branches
 
     cpus = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(len(cpus))
-    model, x = Wide().eval(), torch.randn(64, 16)
+    model, x = Branches().eval(), torch.randn(48, 48)
     torch.set_grad_enabled(False)
     fast = malleable(model, x, executor="python", planning_s=0.05, keep=False, run="planned")
     said = []
@@ -188,3 +188,62 @@ def test_the_quota_of_a_cgroup_limits_the_cores(tmp_path: Path, monkeypatch: pyt
     (folder / "cpu.max").write_text("150000 100000\n")
     assert cpu_quota(str(tmp_path)) == 1.5
     assert len(usable_cpus(64, str(tmp_path))) == 1
+
+
+CROWDED = """
+    import json, os, time
+    import torch
+    from corewise import malleable
+    from corewise.machine.pinning import read_thread_masks
+    from tests.dataflow.made_models import Branches
+
+    def names():
+        return sorted({one.name for one in read_thread_masks().values() if one.name.startswith("corewise-")})
+
+    torch.set_grad_enabled(False)
+    model, x = Branches().eval(), torch.randn(48, 48)
+    fast = malleable(model, x, executor=EXECUTOR, planning_s=0.05, keep=False, run="planned")
+    assert torch.allclose(fast(x), model(x), atol=1e-5)
+    said = [names()]
+    fast.close()
+    until = time.monotonic() + 60  # one that has ended for Python may take the kernel a moment longer
+    while names() and time.monotonic() < until:
+        time.sleep(0.01)
+    said.append(names())
+    print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+@pytest.mark.parametrize("policy", ["ACTIVE", "PASSIVE"])
+def test_idle_threads_are_crowded_while_a_plan_has_threads(
+    executor: str, policy: str, request: pytest.FixtureRequest, need: Callable[[bool, str], None]
+) -> None:
+    need(len(os.sched_getaffinity(0)) > 1, "one CPU has no lanes")
+    if executor == "native":
+        request.getfixturevalue("native")
+    place = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "PYTHONPATH": place, "OMP_WAIT_POLICY": policy, "GOMP_SPINCOUNT": "300000"}
+    code = textwrap.dedent(CROWDED).replace("EXECUTOR", repr(executor))
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    [meanwhile, after] = json.loads(done.stdout)
+    lanes = [name for name in meanwhile if name != "corewise-crowd"]
+    assert lanes
+    assert ("corewise-crowd" in meanwhile) == (policy == "ACTIVE")
+    assert after == []
+
+
+def test_threads_that_no_plan_needs_end(planned: Make, native: None) -> None:
+    """What measuring and plans that lost have started."""
+    model, x = Branches().eval(), torch.randn(48, 48)
+    fast = planned(model, x, executor="native", run="best", planning_s=0.3)
+    [held] = fast._held or [None]
+    if held is None:
+        assert not fast._last.is_planned
+        return
+    plan = fast._last.decision.plan
+    used = {plan.lanes[step.lane] for step in plan.steps if step.lane} if plan else set()
+    assert not held._teams, "those of Python's measured only"
+    assert sum(one.num_threads() for one in held._others) == sum(not lane.by_caller for lane in used)
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)

@@ -65,6 +65,7 @@ class NativeExecutor:
             *_bound(plan, teams, [task.needs for task in tasks], shared),
             back,
         )
+        teams.crowd()
 
     def run(self, values: List[Any]) -> None:
         """Computes the program's values in place; on return the outputs are among them."""
@@ -157,7 +158,7 @@ def native_lanes(teams: Teams) -> NativeLanes:
     if found is None:
         native = native_module()
         found = _lanes[teams] = native.Lanes()
-        teams.also_close(found.close)
+        teams.also_close(found)
         also_in_team(native.is_inside_a_run)
     return found
 

@@ -5,7 +5,6 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
@@ -26,15 +25,14 @@ from corewise.dataflow.own_backward import silent_hooks
 from corewise.dataflow.plan import fixed, moldable
 from corewise.dataflow.program import Program
 from corewise.dataflow.schedule import CALLER, Plan, Task
-from corewise.dataflow.spinning import stays_awake
-from corewise.dataflow.tasks import CallCosts, merged, task_costs
+from corewise.dataflow.tasks import CallCosts, chains, merged, task_costs
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
 from corewise.dataflow.training_cost import measure_backward, with_backward
 
 _CORRECTING = 0.05  # share of the time for one correction
 _CORRECTED = ("moldable, corrected", "moldable, corrected twice")
-_ALONE = 0.05  # share of the time for plain execution before there are teams
+_ALONE = 0.05  # share of the time for what runs without them before there are teams
 _SHORT_S = 0.03  # a program of which more fixed settings are worth timing
 _LEAST_CUT = 0.5  # of the time must be that of operators that can be cut along the batch
 _VIEW_S = 5e-6  # taking a batch apart or putting a small result together
@@ -113,6 +111,7 @@ def decide(case: Case, teams: Teams) -> Decision:
     if found is None:
         with teams.lock, case.bound.untouched():
             found = _decision(case, teams)
+            teams.end_unused()  # measuring and losing plans had threads of their own
         if case.keeps:
             kept_costs.save(case.of(found).key, _to_keep(found))
     found.planning_s = time.perf_counter() - start
@@ -170,22 +169,35 @@ def _to_keep(found: Decision) -> Kept:
 
 def _decision(case: Case, teams: Teams) -> Decision:
     started = time.perf_counter()
-    alone_s = math.inf if case.runs_plan or teams.has_threads or stays_awake() else _alone_s(case)
+    alone_s = {} if case.runs_plan or teams.has_threads else _alone_s(case, teams)
     costs = _measured(case, teams)
     if case.runs_plan:
         return planned_decision(case, teams, costs)
     return _raced_decision(case, teams, costs, started, alone_s)
 
 
-def _alone_s(case: Case) -> float:
-    """Seconds of plain execution while there are no other teams, beside which its threads would sleep."""
-    times: List[float] = []
-    until = time.perf_counter() + _ALONE * case.budget_s
-    while len(times) < 2 or (len(times) < MOST_ROUNDS and time.perf_counter() < until):
-        began = time.perf_counter()
-        differentiated(case, case.call_plain())
-        times.append(time.perf_counter() - began)
-    return typical(times[1:])
+def _alone_s(case: Case, teams: Teams) -> Dict[str, float]:
+    """Seconds of what needs no other teams while there are none: beside them its threads would sleep."""
+    num_cores, serial = len(teams.cpus), {}
+    if case.kind == "native" and not case.program.is_cut:
+        tasks = chains(case.program)
+        plan = fixed(tasks, [dict.fromkeys(widths_for(num_cores), 0.0)] * len(tasks), num_cores, 0.0, 1)
+        serial = {_full_width(num_cores): executors.make(case.kind, case.program, tasks, plan, teams)}
+    candidates = _candidates(case, serial)
+    times: Dict[str, List[float]] = {name: [] for name in candidates}
+    until, num = time.perf_counter() + _ALONE * case.budget_s, 0
+    while num < 2 or (num < MOST_ROUNDS and time.perf_counter() < until):
+        for name, run in candidates.items():
+            began = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - began)
+        num += 1
+    return {name: typical(ones[1:]) for name, ones in times.items()}
+
+
+def _full_width(num_cores: int) -> str:
+    """The name of what plain execution does, without Python between the operators."""
+    return f"1×{num_cores}"
 
 
 def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
@@ -199,7 +211,11 @@ def _measured(case: Case, teams: Teams) -> Tuple[Dict[int, float], ...]:
 
 
 def _raced_decision(
-    case: Case, teams: Teams, costs: Tuple[Dict[int, float], ...], started: float, alone_s: float
+    case: Case,
+    teams: Teams,
+    costs: Tuple[Dict[int, float], ...],
+    started: float,
+    alone_s: Mapping[str, float],
 ) -> Decision:
     num_cores = len(teams.cpus)
     tasks, plans = candidate_plans(case.program, costs, num_cores, case.kind)
@@ -219,7 +235,8 @@ def _raced_decision(
         assert case.in_slices is not None
         runs[name] = executors.make(case.kind, case.in_slices.program, cut.tasks, plan, teams)
     times = _raced(case, runs, cut, num_cores, started) if runs else {PLAIN: [0.0]}
-    times[PLAIN] = [min(one, alone_s) for one in times[PLAIN]]  # as it runs where no plan does
+    for name in times.keys() & alone_s.keys():  # as it runs where no plan with lanes does
+        times[name] = [min(one, alone_s[name]) for one in times[name]]
     chosen = best_of(times, PLAIN)
     is_cut = chosen in cut.plans
     tasks, costs = (cut.tasks, cut.costs) if is_cut else (tasks, costs)
@@ -278,7 +295,7 @@ def _raced(
     if case.in_slices is not None:
         sliced = {name: run for name, run in runs.items() if name in cut.plans}
         candidates.update({**_candidates(case.in_slices, sliced), PLAIN: candidates[PLAIN]})
-    rivals = [name for name in runs if name != f"1×{num_cores}"]  # that one is as fast as a rule
+    rivals = [name for name in runs if name != _full_width(num_cores)]  # that one is as fast as a rule
     for _ in range(_MOST_RACES):
         began = time.perf_counter()
         times = timed_in_turns(candidates, _RACING * case.budget_s)
@@ -315,10 +332,8 @@ def candidate_plans(
     num_fixed = 4 if found["moldable"].expected_s < _SHORT_S else 2  # short ones are timed in no time
     kept = {"moldable", *[name for name in best if name != "moldable"][:num_fixed]}
     plans = {name: plan for name, plan in found.items() if name in kept and not _is_serial(plan)}
-    if (
-        kind == "native" and not program.is_cut
-    ):  # what plain execution does, without Python between the operators
-        plans[f"1×{num_cores}"] = fixed(tasks, by_task, num_cores, handover, 1)
+    if kind == "native" and not program.is_cut:
+        plans[_full_width(num_cores)] = fixed(tasks, by_task, num_cores, handover, 1)
     return tasks, plans
 
 

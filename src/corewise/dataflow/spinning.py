@@ -9,8 +9,9 @@ import logging
 import os
 from typing import Dict, Mapping, Optional
 
-SPIN_COUNT = 5000  # between 1000 and 10000: short operators stay fast, and cores are soon free for others
-_GOOD_SPIN_COUNTS = range(1000, 10001)
+SPIN_COUNT = 300_000  # some milliseconds, as it comes; a thousand while there are more threads than cores
+_ENDLESS = 10**9  # what it is where waiting is said to be active, and nothing else
+_SHORT_SPIN_COUNT = 10_000  # which lets cores go soon even where there are no more threads than cores
 ACTIVE = "ACTIVE"
 GIB = 1024**3
 _log = logging.getLogger("corewise.malleable")
@@ -20,10 +21,11 @@ _noted: Dict[str, bool] = {}
 def wanted_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
     """The variables to set before torch is loaded, without those that someone has set already.
 
-    Idle teams give their cores up soon, and freed memory is kept, so that pages are not faulted in anew at
-    each step. Threads keep arenas of their own: with one for all, eight LSTMs wait for its lock. Once there
-    are more OpenMP threads than cores, libgomp lets them spin 100 times only, whatever the count, so that
-    each wide operator wakes sleepers; where waiting is said to be active, 1000 times.
+    Once there are more OpenMP threads than cores, which lanes see to, libgomp lets them spin 100 times only,
+    whatever the count, so that each wide operator wakes sleepers; where waiting is said to be active, 1000
+    times: long enough for the next operator, and cores are soon free for other lanes. Where there are no
+    lanes the count holds. Freed memory is kept, so that pages are not faulted in anew at each step; threads
+    keep arenas of their own: with one for all, eight LSTMs wait for its lock.
     """
     outer = os.environ if outer is None else outer
     wanted = {
@@ -44,14 +46,13 @@ def complaint(environment: Optional[Mapping[str, str]] = None) -> str:
     """Why changing widths cannot reach their speed in a process started so, and what would help."""
     environment = os.environ if environment is None else environment
     policy, count = environment.get("OMP_WAIT_POLICY", "").upper(), environment.get("GOMP_SPINCOUNT", "")
-    if policy == "PASSIVE":
+    spins = int(count) if count.isdigit() else SPIN_COUNT if policy != ACTIVE else _ENDLESS
+    if policy == "PASSIVE" or (policy == ACTIVE and spins < _ENDLESS):
         return ""
-    if not (count.isdigit() and int(count) <= _GOOD_SPIN_COUNTS[-1]):
-        what = "idle OpenMP threads spin for milliseconds on cores that other branches need"
-    elif not stays_awake(environment):
+    if spins <= _SHORT_SPIN_COUNT:
         what = "beside other teams OpenMP's threads sleep at once, and every wide operator has to wake them"
     else:
-        return ""
+        what = "idle OpenMP threads spin for milliseconds on cores that other branches need"
     return (
         f"{what}, and now that torch is loaded it is too late to change that. "
         f"This would help: {helping_command()}"

@@ -9,15 +9,17 @@ import contextlib
 import os
 import threading
 import weakref
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple, Union
 
 import torch
 
 from corewise.dataflow.own_width import set_own_width
 from corewise.dataflow.schedule import Lane
+from corewise.dataflow.spinning import stays_awake
 from corewise.machine.pinning import set_process_name
 
 Job = Callable[[], None]
+_SHARED_BY_ALL = 1 << 17  # numbers to add to: torch gives each thread 32768 of them, and all threads come
 
 
 class Team:
@@ -29,6 +31,7 @@ class Team:
         self._wake = threading.Lock()  # a binary semaphore: closed while there is nothing to do
         self._wake.acquire()
         self._guard = threading.Lock()
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # that will give it jobs later
         self._thread = threading.Thread(target=_serve, args=(self._next, self.cpus), daemon=True)
         self._thread.start()
 
@@ -88,6 +91,46 @@ def _serve(next_job: Callable[[], Optional[Job]], cpus: Tuple[int, ...]) -> None
         del job  # holds what its task computed
 
 
+class Others(Protocol):
+    """Threads that are not made here but end with these teams."""
+
+    def num_threads(self) -> int:
+        """How many there are."""
+
+    def end_unused(self) -> None:
+        """Ends those that nobody will give anything to do."""
+
+    def close(self) -> None:
+        """Ends all of them."""
+
+
+class _Crowd:
+    """Idle OpenMP threads, one more than there are cores.
+
+    As long as OpenMP has more threads than cores, its threads wait for less time before they sleep: those of
+    a wide team leave their cores to the narrow ones that come next. Without lanes they may wait for longer.
+    """
+
+    def __init__(self, num_cores: int) -> None:
+        self._over, self._are_there = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._stand, args=(num_cores + 1,), daemon=True)
+        self._thread.start()
+        self._are_there.wait()
+        torch.set_num_threads(torch.get_num_threads())  # else MKL would choose widths of its own
+
+    def _stand(self, num: int) -> None:
+        set_process_name("corewise-crowd")
+        set_own_width(num)
+        torch.zeros(_SHARED_BY_ALL).add_(1.0)
+        self._are_there.set()
+        self._over.wait()  # with this thread its team ends
+
+    def end(self) -> None:
+        """Ends them."""
+        self._over.set()
+        self._thread.join()
+
+
 class Teams:
     """The teams of one allocation; runs hold `lock`: two plans at a time could wait for each other."""
 
@@ -98,8 +141,9 @@ class Teams:
         self.num_users = 0
         self.runs_branches = False  # of `parallel`
         self._teams: Dict[Tuple[int, int], Team] = {}
-        self._others: List[Callable[[], None]] = []
-        self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self.pid)
+        self._others: List[Others] = []
+        self._crowds: List[_Crowd] = []  # one or none
+        self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self._crowds, self.pid)
         _has_run.add(True)
 
     def team(self, lane: Lane) -> Team:
@@ -110,16 +154,32 @@ class Teams:
                 raise RuntimeError("these teams were closed")
             self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
             torch.set_num_threads(torch.get_num_threads())  # else MKL would choose widths of its own
+            self.crowd()
         return self._teams[key]
 
-    def also_close(self, close: Callable[[], None]) -> None:
-        """Has something else end with these teams; it must not hold them."""
-        self._others.append(close)
+    def also_close(self, others: Others) -> None:
+        """Has other threads end with these teams; they must not hold them."""
+        self._others.append(others)
 
     @property
     def has_threads(self) -> bool:
         """Whether any of them has been started."""
-        return bool(self._teams or self._others)
+        return bool(self._teams) or any(others.num_threads() for others in self._others)
+
+    def crowd(self) -> None:
+        """Has idle threads give way soon while there are others that may need their cores, and only then."""
+        if self.has_threads and not self._crowds and stays_awake():
+            self._crowds.append(_Crowd(len(self.cpus)))
+        elif not self.has_threads and self._crowds:
+            self._crowds.pop().end()
+
+    def end_unused(self) -> None:
+        """Ends the threads that no plan needs; who calls holds the lock."""
+        for others in self._others:
+            others.end_unused()
+        for key in [key for key, team in self._teams.items() if not team.users]:
+            self._teams.pop(key).end()
+        self.crowd()
 
     @property
     def is_open(self) -> bool:
@@ -156,14 +216,18 @@ class Teams:
             self._finalizer()
 
 
-def _end_all(teams: Dict[Tuple[int, int], Team], others: List[Callable[[], None]], pid: int) -> None:
+def _end_all(
+    teams: Dict[Tuple[int, int], Team], others: List[Others], crowds: List[_Crowd], pid: int
+) -> None:
     if pid == os.getpid():  # a forked child has none of the threads
-        for close in others:
-            close()
-        for team in list(teams.values()):
-            team.end()
+        for one in others:
+            one.close()
+        threads: List[Union[Team, _Crowd]] = [*teams.values(), *crowds]
+        for each in threads:
+            each.end()
     teams.clear()
     others.clear()
+    crowds.clear()
 
 
 _has_run: Set[bool] = set()  # not empty once there were teams in this process, or in the one it comes from

@@ -88,7 +88,7 @@ inline Schedule sole_schedule(Lanes& lanes, const std::vector<int>& cpus) {
   schedule.lanes.resize(lane + 1);
   schedule.lanes[lane].push_back(0);
   schedule.workers.resize(lane + 1, nullptr);
-  if (lane) schedule.workers[1] = lanes.worker(cpus, 0);
+  if (lane) schedule.workers[1] = lanes.worker(cpus, 0, schedule.claims);
   return schedule;
 }
 

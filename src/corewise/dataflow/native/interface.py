@@ -22,6 +22,9 @@ class NativeLanes(Protocol):
     def num_threads(self) -> int:
         """How many there are."""
 
+    def end_unused(self) -> None:
+        """Ends those that no executor needs any more."""
+
     def close(self) -> None:
         """Ends them, after the run that is under way."""
 

@@ -41,6 +41,7 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<std::vector<int>> lanes;  // the steps of each; lane 0 is the caller
   std::vector<Worker*> workers;  // of each lane; none for lane 0
+  std::vector<std::shared_ptr<int>> claims;  // on these, while the schedule is there
   std::vector<int> shared;  // the steps that others may take
   std::vector<bool> helps;  // of each lane: whether its thread takes them
   std::shared_ptr<std::atomic<int64_t>[]> typical_ns;  // what each step took in runs before, 0 if there was none
@@ -344,16 +345,25 @@ class Lanes {
   bool forked() const { return getpid() != pid_; }
 
   // The worker on these CPUs; made if there is none yet. `number` tells apart those on equal CPUs.
-  Worker* worker(const std::vector<int>& cpus, int number) {
+  Worker* worker(const std::vector<int>& cpus, int number, std::vector<std::shared_ptr<int>>& claims) {
     std::lock_guard<std::timed_mutex> guard(mutex_);
     TORCH_CHECK(usable(), "these lanes are closed");
     auto& found = workers_[{cpus, number}];
-    if (!found) {
+    if (!found.worker) {
       const int width = at::get_num_threads();
-      found = std::make_unique<Worker>(cpus);
+      found.worker = std::make_unique<Worker>(cpus);
       at::set_num_threads(width);  // MKL must not choose widths of its own, nor threads to come begin with another
     }
-    return found.get();
+    claims.push_back(found.claim);
+    return found.worker.get();
+  }
+
+  // Ends the workers that no schedule needs any more.
+  void end_unused() {
+    if (!usable()) return;
+    std::lock_guard<std::timed_mutex> guard(mutex_);
+    for (auto it = workers_.begin(); it != workers_.end();)
+      it = it->second.claim.use_count() == 1 ? workers_.erase(it) : std::next(it);
   }
 
   // Runs it with the lanes, after those that other threads have begun; without them where that cannot be.
@@ -377,7 +387,7 @@ class Lanes {
   void close() {
     if (forked()) {  // the threads are the parent's; their handles are left as they are
       closed_ = true;
-      for (auto& item : workers_) item.second.release();
+      for (auto& item : workers_) item.second.worker.release();
       workers_.clear();
       return;
     }
@@ -393,7 +403,11 @@ class Lanes {
   const pid_t pid_;
   std::atomic<bool> closed_{false};
   std::timed_mutex mutex_;
-  std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Worker>> workers_;
+  struct Held {
+    std::unique_ptr<Worker> worker;
+    std::shared_ptr<int> claim = std::make_shared<int>(0);
+  };
+  std::map<std::pair<std::vector<int>, int>, Held> workers_;
 };
 
 }  // namespace corewise

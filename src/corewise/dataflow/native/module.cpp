@@ -75,7 +75,8 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
     const int number = seen[numbers]++;
     schedule.helps.push_back(numbers.size() == 1);
     py::gil_scoped_release without_lock;  // a run that is under way may need it before the lanes are free
-    schedule.workers.push_back(schedule.workers.empty() ? nullptr : lanes.worker(numbers, number));
+    schedule.workers.push_back(
+        schedule.workers.empty() ? nullptr : lanes.worker(numbers, number, schedule.claims));
   }
   schedule.lanes.resize(schedule.workers.size());
   schedule.helps.at(0) = false;  // unless it has a lane of one core
@@ -244,6 +245,7 @@ PYBIND11_MODULE(corewise_native, module) {
       .def(py::init<>())
       .def("usable", &Lanes::usable)
       .def("num_threads", &Lanes::num_threads)
+      .def("end_unused", &Lanes::end_unused, py::call_guard<py::gil_scoped_release>())
       .def("close", &Lanes::close, py::call_guard<py::gil_scoped_release>());
   module.def("contents", &contents);
   module.def("graph", &make_graph);
