@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.dataflow.made_models import Branches, Wide
+from tests.dataflow.made_models import Branches, Wide, equal_costs
 
-from corewise.dataflow import teams
+from corewise.dataflow import planning, teams
 from corewise.dataflow.malleable import Malleable, malleable
 from corewise.dataflow.parallel import close_parallel
 from corewise.machine.pinning import read_thread_masks
@@ -51,7 +51,10 @@ def teams_that_stay() -> list[str]:
     return found
 
 
-def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Make) -> None:
+def test_threads_are_pinned_inside_the_allocation_and_end_with_close(
+    planned: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "measure_costs", equal_costs)
     model, x = Branches().eval(), torch.randn(48, 48)
     first, second = planned(model, x), planned(model, x)
     first(x)
@@ -69,9 +72,8 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(planned: Ma
     assert len(set(threading.enumerate())) < len(threads)
 
 
-def test_threads_end_when_the_last_reference_goes() -> None:
-    from corewise.dataflow.malleable import malleable
-
+def test_threads_end_when_the_last_reference_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "measure_costs", equal_costs)
     options = {"executor": "python", "planning_s": 0.05, "keep": False, "run": "planned"}
     with torch.no_grad():
         fast = malleable(Branches().eval(), torch.randn(48, 48), **options)
@@ -126,7 +128,10 @@ FOLLOWS = """
     import torch
     from corewise import malleable
     from corewise.machine.pinning import read_thread_masks
-    from tests.dataflow.made_models import Branches
+    from tests.dataflow.made_models import Branches, equal_costs
+    from corewise.dataflow import planning
+
+    planning.measure_costs = equal_costs
 
     cpus = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(len(cpus))
@@ -195,7 +200,10 @@ CROWDED = """
     import torch
     from corewise import malleable
     from corewise.machine.pinning import read_thread_masks
-    from tests.dataflow.made_models import Branches
+    from tests.dataflow.made_models import Branches, equal_costs
+    from corewise.dataflow import planning
+
+    planning.measure_costs = equal_costs
 
     def names():
         return sorted({one.name for one in read_thread_masks().values() if one.name.startswith("corewise-")})
