@@ -43,7 +43,7 @@ for step in "${steps[@]}"; do
     malleable)
       "$python" benchmarks/malleable_gain.py --cores "$(nproc)" --seconds "${SECONDS_EACH:-600}" \
         --rounds "${ROUNDS:-3}" --out "$out/malleable_gain.json" ;;
-    overhead) "$python" benchmarks/malleable_overhead.py --out "$out/malleable_overhead.json" ;;
+    overhead) "$python" benchmarks/malleable_overhead.py --json "$out/malleable_overhead.json" ;;
     kernels)
       "$python" benchmarks/kernels_cpu.py --dtype float64 --size 4096 --rounds "${ROUNDS:-3}" --out "$out/kernels_cpu.json" ;;
     ceilings) "$python" -m corewise doctor --ceilings --json > "$out/ceilings.json" ;;
