@@ -255,3 +255,57 @@ def test_threads_that_no_plan_needs_end(planned: Make, native: None) -> None:
     assert not held._teams, "those of Python's measured only"
     assert sum(one.num_threads() for one in held._others) == sum(not lane.by_caller for lane in used)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_plan_that_is_being_made_keeps_its_threads(planned: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another model on the same teams may end its planning at any moment."""
+    monkeypatch.setattr(planning, "measure_costs", equal_costs)
+    plain = teams.Teams.team
+
+    def team(self: teams.Teams, *given: object) -> teams.Team:
+        found = plain(self, *given)
+        self.end_unused()
+        return found
+
+    monkeypatch.setattr(teams.Teams, "team", team)
+    model, x = Branches().eval(), torch.randn(48, 48)
+    with torch.no_grad():
+        fast = planned(model, x)
+        workers = fast._last.decision.executor.workers.values()
+        assert workers
+        assert all(worker._thread.is_alive() for worker in workers)
+        assert torch.allclose(fast(x), model(x), atol=1e-5)
+
+
+def test_there_is_one_crowd_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    class Slow:
+        def __init__(self, num_cores: int) -> None:
+            made.append(self)
+            if len(made) == 1:  # another model comes while this one's threads start
+                other.start()
+                other.join(0.2)
+
+        def end(self) -> None:
+            pass
+
+    monkeypatch.setattr(teams, "_Crowd", Slow)
+    monkeypatch.setattr(teams, "stays_awake", lambda: True)
+    held = teams.Teams(sorted(os.sched_getaffinity(0)))
+    other = threading.Thread(target=held.crowd)
+    held.team(teams.Lane(0, 1))
+    other.join()
+    assert len(made) == 1
+    held._finalizer()
+
+
+def test_who_makes_a_crowd_does_not_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", problems.append)
+    monkeypatch.setattr(teams, "_SHARED_BY_ALL", -1)
+    made = threading.Thread(target=lambda: teams._Crowd(2).end(), daemon=True)
+    made.start()
+    made.join(60)
+    assert not made.is_alive()
+    assert len(problems) == 1

@@ -1,5 +1,6 @@
 """Weights packed beforehand: the same numbers, whatever happens to the weights."""
 
+import copy
 import gc
 import itertools
 import random
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from corewise.dataflow import malleable as malleable_file  # noqa: E402
-from corewise.dataflow import packs  # noqa: E402
+from corewise.dataflow import packs, planning  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable  # noqa: E402
 from corewise.dataflow.native.build import native_module  # noqa: E402
@@ -347,3 +348,168 @@ def test_a_number_for_contents_does_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert found[0] == found[1] == found[2]
+
+
+class Own(nn.Module):
+    """A forward of its own, with these parts."""
+
+    def __init__(self, own: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.own = own
+        for name, part in parts.items():
+            if isinstance(part, nn.Module):
+                self.add_module(name, part)
+            else:
+                self.register_buffer(name, part)
+
+    def forward(self, *given: Any) -> Any:
+        return self.own(self, *given)
+
+
+def test_planning_leaves_the_generator_alone(planned: Planned) -> None:
+    model = nn.Sequential(nn.Linear(64, 96), nn.Dropout(), nn.Linear(96, 64)).train()
+    before = torch.get_rng_state()
+    fast = planned(model, torch.randn(8, 64, generator=torch.Generator()), executor="native")
+    assert fast._last.has_packs
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_statistics_that_a_call_writes_are_not_folded(planned: Planned) -> None:
+    def own(self: Any, x: Any) -> Any:
+        batch = nn.functional.batch_norm(self.first(x), self.mean, self.variance, training=True)
+        return batch + nn.functional.batch_norm(self.second(x), self.mean, self.variance)
+
+    convolutions = {"first": nn.Conv2d(3, 32, 3), "second": nn.Conv2d(3, 32, 3)}
+    model = Own(own, **convolutions, mean=torch.randn(32), variance=torch.rand(32) + 0.5)
+    model.eval().to(memory_format=torch.channels_last)
+    twin, mean = copy.deepcopy(model), model.mean.clone()
+    fast = planned(model, images(6), executor="native")
+    assert torch.equal(model.mean, mean), "planning has put it back"
+    for _ in range(3):
+        same(fast, twin, images(6))
+        torch.testing.assert_close(model.mean, twin.mean)
+
+
+def test_what_a_call_writes_through_another_name_is_not_packed(planned: Planned) -> None:
+    def own(self: Any, x: Any) -> Any:
+        nn.functional.dropout(self.weight, 0.5, training=False).mul_(1.5)
+        return nn.functional.linear(x, self.weight)
+
+    model, x = Own(own, weight=torch.randn(96, 64)), torch.randn(8, 64)
+    twin = copy.deepcopy(model)
+    fast = planned(model, x, executor="native")
+    for _ in range(3):
+        same(fast, twin, x)
+
+
+def test_what_is_only_read_by_an_operator_that_writes_does_not_stop_packing() -> None:
+    def own(self: Any, x: Any) -> Any:
+        return self.last(self.first(x).add_(self.places))
+
+    model = Own(own, first=nn.Linear(64, 96), last=nn.Linear(96, 64), places=torch.randn(96))
+    assert len(captured(model, torch.randn(8, 64)).program.packs) == 2
+
+
+def test_weights_that_the_caller_brings_are_not_packed() -> None:
+    model = Own(lambda self, x, weight: nn.functional.linear(x, weight))
+    assert not capture(model, (torch.randn(8, 64), torch.randn(96, 64)), {}, 2, packs=True).program.packs
+
+
+def test_weights_that_would_overflow_are_not_folded(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, bias=False), nn.BatchNorm2d(32))
+    model.eval().to(memory_format=torch.channels_last)
+    x = images(6) * 1e-36
+    fast = planned(model, x, executor="native")
+    assert fast._last.has_packs
+    model[0].weight.mul_(1e36)
+    model[1].weight.mul_(1e6)
+    assert model(x).isfinite().all()
+    tried: list[Any] = []
+    plain = packs.packed
+    monkeypatch.setattr(packs, "packed", lambda *given: tried.append(given[0]) or plain(*given))
+    for _ in range(5):
+        same(fast, model, x)
+    assert len(tried) == 1, "in vain, and not again"
+
+
+def test_layers_that_cannot_be_packed_later_run_plainly(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 96)), torch.randn(8, 64)
+    fast = planned(model, x, executor="native")
+
+    def without_memory(*given: Any) -> Any:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(packs, "packed", without_memory)
+    model[0].weight.mul_(2.0)
+    for _ in range(3):
+        same(fast, model, x)
+
+
+def test_weights_written_while_they_are_packed_are_not_taken_for_those_before(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 96)), torch.randn(8, 64)
+    fast = planned(model, x, executor="native")
+    plain, weight = packs.packed, model[0].weight
+
+    def meanwhile(*given: Any) -> Any:
+        weight.data.neg_()  # as another thread would
+        return plain(*given)
+
+    weight.data.mul_(2.0)
+    now = weight.clone()
+    monkeypatch.setattr(packs, "packed", meanwhile)
+    fast(x)
+    fast(x)
+    monkeypatch.setattr(packs, "packed", plain)
+    weight.data.copy_(now)
+    for _ in range(3):
+        same(fast, model, x)
+
+
+def test_weights_in_turns_are_not_packed_in_turns(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 96)), torch.randn(8, 64)
+    fast = planned(model, x, executor="native")
+    made: list[Any] = []
+    plain = packs.packed
+    monkeypatch.setattr(packs, "packed", lambda *given: made.append(given[0]) or plain(*given))
+    for _ in range(6):
+        model[0].weight.data.neg_()
+        same(fast, model, x)
+    assert not made
+
+
+def test_who_changes_weights_in_every_call_soon_stops_paying_for_the_look(planned: Planned) -> None:
+    model, x = nn.Sequential(nn.Linear(64, 96)), torch.randn(8, 64)
+    fast = planned(model, x, executor="native")
+    held = fast._last.bound._packs
+    looks: list[Any] = []
+    plain = held._contents
+    held._contents = lambda tensors: looks.append(tensors) or plain(tensors)
+    for _ in range(1000):
+        model[0].weight.data.mul_(1.001)
+        fast(x)
+    assert len(looks) < 50
+    for _ in range(200):
+        same(fast, model, x)
+    del looks[:]
+    fast(x)
+    fast(x)
+    assert len(looks) == 2, "steady again: every call looks, and packed weights run"
+    assert held._known != [None]
+
+
+def test_no_packed_weights_are_held_where_plain_execution_runs(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "best_of", lambda times, plain: plain)
+    model, x = small()
+    fast = planned(model, x, executor="native", run="best")
+    assert not fast._last.is_planned
+    assert not fast._last.has_packs
+    assert num_packs(fast) == 6
+    assert fast._last.bound._packs._made == [None] * 6

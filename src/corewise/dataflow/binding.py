@@ -45,6 +45,11 @@ class Bound:
         found = self._brought(leaves)
         return None if self._packs is not None and not self._packs.put(found, at_once=False) else found
 
+    def forget_packs(self) -> None:
+        """Lets go of packed weights until a plan needs them again."""
+        if self._packs is not None:
+            self._packs.forget()
+
     def _brought(self, leaves: Sequence[Any]) -> List[Any]:
         found: List[Any] = [None] * self.program.num_values
         for value, leaf in zip(self.program.inputs, leaves):

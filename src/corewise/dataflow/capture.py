@@ -83,8 +83,8 @@ def capture(
     trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
     num_joined = layer_joins.join(exported.graph, num_cores) if num_cores > 1 else 0
     num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains) if num_cores > 1 else 0
-    if packs:
-        packing.pack(exported.graph)
+    if packs and not _Reading(exported).captured().written:
+        packing.pack(exported.graph, _inputs(exported))
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined)
@@ -108,17 +108,21 @@ def _noted(graph: Any, program: Program, what: str) -> Tuple[Any, ...]:
     return tuple(found[call.name] for call in program.calls)
 
 
+def _inputs(exported: Any) -> List[Any]:
+    """The nodes of what the caller brings."""
+    placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    kinds = [spec.kind.name for spec in exported.graph_signature.input_specs]
+    return [node for node, kind in zip(placeholders, kinds) if kind == "USER_INPUT"]
+
+
 def _in_slices(exported: Any, uncut: Captured, num_cores: int) -> Optional[Captured]:
     """The program cut along the batch from its inputs on; the exported graph is another one afterwards."""
     if uncut.written or any(call.is_random for call in uncut.program.calls):
         return None
     graph = exported.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    kinds = [spec.kind.name for spec in exported.graph_signature.input_specs]
-    inputs = [node for node, kind in zip(placeholders, kinds) if kind == "USER_INPUT"]
     try:
         with quiet_export():
-            num = whole_cuts.cut_inputs(graph, inputs, num_cores)
+            num = whole_cuts.cut_inputs(graph, _inputs(exported), num_cores)
         if not num:
             return None
         captured = _Reading(exported).captured()

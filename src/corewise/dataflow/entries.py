@@ -51,6 +51,12 @@ class Entry:
         self._began_s = 0.0
         self._ran: Optional[Tuple[executors.Executor, Decision]] = None
         self.used_at = 0  # number of the call
+        self._forget_packs_of_none()
+
+    def _forget_packs_of_none(self) -> None:
+        """Holds no packed weights where no plan takes them."""
+        if self.bound is not None and not self.is_planned:
+            self.bound.forget_packs()
 
     @property
     def is_planned(self) -> bool:
@@ -60,7 +66,7 @@ class Entry:
     @property
     def has_packs(self) -> bool:
         """Whether it holds weights packed for its inputs."""
-        return self.bound is not None and bool(self.bound.program.packs)
+        return self.bound is not None and self.is_planned and bool(self.bound.program.packs)
 
     def is_plain_and_short(self, most_s: float) -> bool:
         """Whether plain execution was the best, and takes less than this."""
@@ -121,6 +127,7 @@ class Entry:
             if winner == "plain":
                 self.decision.executor = None
                 self.decision.chosen = "plain"
+                self._forget_packs_of_none()
 
     def follow(self, teams: Teams) -> None:
         """Plans for another allocation, from the costs known; real calls settle whether it runs."""
@@ -134,6 +141,7 @@ class Entry:
         found = kept_for(self.case, teams)
         if found is not None:
             self.decision, self._race, self._teams = found, None, teams
+            self._forget_packs_of_none()
             return
         costs = resized(measured, widths_for(num_cores))
         is_borrowed = self.decision.is_borrowed
@@ -145,6 +153,7 @@ class Entry:
         is_open = self.decision.executor is not None and not self.case.runs_plan
         self._race = OnlineRace() if is_open else None
         self._teams = teams
+        self._forget_packs_of_none()
 
     @staticmethod
     def _expected(case: Case, costs: Tuple[Dict[int, float], ...], teams: Teams) -> Decision:
@@ -246,8 +255,10 @@ def _checked_case(request: Request, own: Sequence[Any], spec: Any, teams: Teams)
     if request.packs:
         try:
             case = _captured_case(request, own, spec, teams)
-            if not case.program.packs or _is_same(case):
-                return case, ("" if case.program.packs else _why_other(case))
+            if not case.program.packs:
+                return case, _why_other(case)
+            if not _why_other(case):
+                return case, ""
         except CannotCapture:
             raise
         except Exception:  # a layer that oneDNN does not take: the program as it is, is there

@@ -8,16 +8,16 @@ within oneDNN's convolution would turn NaN into 0, which torch's does not.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, List, Mapping, Sequence, Tuple
 
 import torch
 
-from corewise.dataflow.batch_cuts import writes
 from corewise.dataflow.batch_rules import val
 from corewise.dataflow.program import Pack
 
 _aten = torch.ops.aten
 PACKED = "corewise_packed"  # where a node is noted that is one of a layer's packed tensors
+_KEPT = "corewise_kept"  # where placeholders are told apart: whether this is a parameter or buffer
 _LEAST_WEIGHTS = 4096  # fewer are packed in no time
 _LEAST_ROWS = 2  # of a linear layer: with one there is nothing to reuse weights for
 
@@ -70,12 +70,15 @@ def _is_exact(backend: Any) -> bool:
         return False
 
 
-def pack(graph: Any) -> int:
-    """The number of layers that take packed weights afterwards."""
+def pack(graph: Any, inputs: Sequence[Any]) -> int:
+    """The number of layers that take packed weights afterwards; the graph writes to nothing it is given.
+
+    inputs: nodes of what the caller brings, which is likely to be new at each call.
+    """
     nodes = list(graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
-    if any(writes(node) and _touches(node, placeholders) for node in nodes):
-        return 0
+    for node in placeholders:
+        node.meta[_KEPT] = node not in inputs
     packing = _Packing(graph, placeholders)
     for node in nodes:
         if node.target is _aten.conv2d.default:
@@ -84,17 +87,6 @@ def pack(graph: Any) -> int:
             packing.linear(node)
     graph.lint()
     return packing.num
-
-
-def _touches(node: Any, placeholders: Sequence[Any]) -> bool:
-    """Whether it takes memory of what is brought."""
-    brought = {_storage(one) for one in placeholders}
-    return any(_storage(one) in brought for one in node.all_input_nodes)
-
-
-def _storage(node: Any) -> Optional[int]:
-    value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 class _Packing:
@@ -182,7 +174,7 @@ def _num_weights(node: Any) -> int:
 
 def _is_kept(node: Any) -> bool:
     """Whether it is a parameter or buffer as it is; what an operator made of one is new at each call."""
-    return isinstance(node, torch.fx.Node) and node.op == "placeholder" and _is_float(node)
+    return isinstance(node, torch.fx.Node) and node.meta.get(_KEPT, False) and _is_float(node)
 
 
 def _is_float(node: Any) -> bool:

@@ -54,10 +54,8 @@ class PythonExecutor:
         for step in self.steps:
             self.by_thread.setdefault(threads[step.lane], []).append(step)
         self.workers = {
-            thread: teams.team(plan.lanes[thread]) for thread in self.by_thread if thread != CALLER
+            thread: teams.team(plan.lanes[thread], self) for thread in self.by_thread if thread != CALLER
         }
-        for team in self.workers.values():
-            team.users.add(self)
         self.first_of = {self.by_thread[thread][0].number: thread for thread in self.workers}
         self.threads = threads
         self.spans: List[Span] = []

@@ -121,8 +121,10 @@ class _Crowd:
     def _stand(self, num: int) -> None:
         set_process_name("corewise-crowd")
         set_own_width(num)
-        torch.zeros(_SHARED_BY_ALL).add_(1.0)
-        self._are_there.set()
+        try:
+            torch.zeros(_SHARED_BY_ALL).add_(1.0)
+        finally:
+            self._are_there.set()  # who made it waits
         self._over.wait()  # with this thread its team ends
 
     def end(self) -> None:
@@ -143,19 +145,24 @@ class Teams:
         self._teams: Dict[Tuple[int, int], Team] = {}
         self._others: List[Others] = []
         self._crowds: List[_Crowd] = []  # one or none
+        self._making = threading.RLock()  # threads are made and ended under it; runs do not hold it
         self._finalizer = weakref.finalize(self, _end_all, self._teams, self._others, self._crowds, self.pid)
         _has_run.add(True)
 
-    def team(self, lane: Lane) -> Team:
-        """The team of a lane, started when first asked for."""
+    def team(self, lane: Lane, user: Optional[object] = None) -> Team:
+        """The team of a lane, started when first asked for; it stays for a user, others hold the lock."""
         key = (lane.first, lane.width)
-        if key not in self._teams:
-            if not self._finalizer.alive:
-                raise RuntimeError("these teams were closed")
-            self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
-            torch.set_num_threads(torch.get_num_threads())  # else MKL would choose widths of its own
-            self.crowd()
-        return self._teams[key]
+        with self._making:
+            if key not in self._teams:
+                if not self._finalizer.alive:
+                    raise RuntimeError("these teams were closed")
+                self._teams[key] = Team(self.cpus[lane.first : lane.first + lane.width])
+                torch.set_num_threads(torch.get_num_threads())  # else MKL would choose widths of its own
+                self.crowd()
+            team = self._teams[key]
+            if user is not None:
+                team.users.add(user)
+            return team
 
     def also_close(self, others: Others) -> None:
         """Has other threads end with these teams; they must not hold them."""
@@ -168,18 +175,20 @@ class Teams:
 
     def crowd(self) -> None:
         """Has idle threads give way soon while there are others that may need their cores, and only then."""
-        if self.has_threads and not self._crowds and stays_awake():
-            self._crowds.append(_Crowd(len(self.cpus)))
-        elif not self.has_threads and self._crowds:
-            self._crowds.pop().end()
+        with self._making:
+            if self.has_threads and not self._crowds and stays_awake():
+                self._crowds.append(_Crowd(len(self.cpus)))
+            elif not self.has_threads and self._crowds:
+                self._crowds.pop().end()
 
     def end_unused(self) -> None:
         """Ends the threads that no plan needs; who calls holds the lock."""
-        for others in self._others:
-            others.end_unused()
-        for key in [key for key, team in self._teams.items() if not team.users]:
-            self._teams.pop(key).end()
-        self.crowd()
+        with self._making:
+            for others in self._others:
+                others.end_unused()
+            for key in [key for key, team in self._teams.items() if not team.users]:
+                self._teams.pop(key).end()
+            self.crowd()
 
     @property
     def is_open(self) -> bool:
