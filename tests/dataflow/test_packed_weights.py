@@ -18,6 +18,7 @@ from corewise.dataflow import packs, planning  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable  # noqa: E402
 from corewise.dataflow.native.build import native_module  # noqa: E402
+from corewise.dataflow.plan_facts import plan_facts  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 
@@ -85,6 +86,10 @@ def test_same_numbers_on_fresh_inputs(planned: Planned, groups: int) -> None:
     for _ in range(5):
         same(fast, model, images(6))
     assert "6 layers with weights packed beforehand" in fast.explain()
+    told = plan_facts(fast)
+    assert told["num_packed"] == 6
+    kinds = {"packed_conv2d", "packed_linear", "cat", "relu", "relu_", "mean"}
+    assert {task["kind"] for task in told["tasks"]} <= kinds
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ class Bound:
 
     def values(self, leaves: Sequence[Any]) -> List[Any]:
         """Inputs, parameters as they are now, and constants, each in its place."""
-        found = self._brought(leaves)
+        found = self.brought(leaves)
         if self._packs is not None and not self._packs.put(found, at_once=True):
             raise CannotPack("weights cannot be packed as they are now")
         return found
 
     def steady_values(self, leaves: Sequence[Any]) -> Optional[List[Any]]:
         """The same; None where weights would have to be packed that were others in the last call."""
-        found = self._brought(leaves)
+        found = self.brought(leaves)
         return None if self._packs is not None and not self._packs.put(found, at_once=False) else found
 
     def forget_packs(self) -> None:
@@ -50,7 +50,8 @@ class Bound:
         if self._packs is not None:
             self._packs.forget()
 
-    def _brought(self, leaves: Sequence[Any]) -> List[Any]:
+    def brought(self, leaves: Sequence[Any]) -> List[Any]:
+        """The same without packed weights."""
         found: List[Any] = [None] * self.program.num_values
         for value, leaf in zip(self.program.inputs, leaves):
             found[value] = leaf

@@ -23,7 +23,7 @@ from corewise.dataflow.kinds import Kind
 from corewise.dataflow.lanes import widths_for
 from corewise.dataflow.planning import Case, Decision, candidate_plans, decide, kept_for, planned_decision
 from corewise.dataflow.program import Program
-from corewise.dataflow.same import why_different
+from corewise.dataflow.same import Run, looked_at, why_other
 from corewise.dataflow.tasks import call_graph
 from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Ran
@@ -231,11 +231,11 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(request.kind.grad):
             own = apart([_outside_inference(leaf) for leaf in leaves], request.module)
-            case, different = _checked_case(request, own, spec, teams)
+            case, different, expected = _checked_case(request, own, spec, teams)
             different = different or (_why_tied(case, spec) if request.kind.grad else "")
             if different:
                 return Entry(reason=different)
-            if case.in_slices is not None and not _is_same(case.in_slices):
+            if case.in_slices is not None and not _is_same(case.in_slices, expected):
                 case = replace(case, in_slices=None)
             found = _borrowed(request, case, teams)
             if found is not None:
@@ -250,34 +250,36 @@ def prepared(request: Request, teams: Optional[Teams]) -> Entry:
         return Entry(reason=f"planning failed: {type(problem).__name__}: {lines[0][:200]}")
 
 
-def _checked_case(request: Request, own: Sequence[Any], spec: Any, teams: Teams) -> Tuple[Case, str]:
-    """What was captured, and what differs in what it gives; weights are packed only where nothing does."""
-    if request.packs:
-        try:
-            case = _captured_case(request, own, spec, teams)
-            if not case.program.packs:
-                return case, _why_other(case)
-            if not _why_other(case):
-                return case, ""
-        except CannotCapture:
-            raise
-        except Exception:  # a layer that oneDNN does not take: the program as it is, is there
-            pass
-        request = replace(request, packs=False)
-    case = _captured_case(request, own, spec, teams)
-    return case, _why_other(case)
+def _checked_case(
+    request: Request, own: Sequence[Any], spec: Any, teams: Teams
+) -> Tuple[Case, str, Optional[Run]]:
+    """What was captured, what differs in what it gives, and what the module itself gave.
 
-
-def _why_other(case: Case) -> str:
-    with case.bound.untouched():
-        return why_different(case)
-
-
-def _is_same(sliced: Case) -> bool:
-    """Whether the program in slices gives what the module gives."""
+    Weights are packed only where nothing differs.
+    """
+    plainly = replace(request, packs=False)
     try:
-        return not why_different(sliced)
-    except Exception:  # fake tensors lay otherwise than real ones: the uncut program is there
+        case = _captured_case(request, own, spec, teams)
+    except CannotCapture:
+        raise
+    except Exception:  # a layer that cannot be packed
+        case = _captured_case(plainly, own, spec, teams)
+    with case.bound.untouched():
+        different, expected = looked_at(case)
+    if not different and case.program.packs and not _is_same(case, expected):
+        case = _captured_case(plainly, own, spec, teams)
+    if not different and not case.program.packs:
+        with case.bound.untouched():
+            different = why_other(case, expected)
+    return case, different, expected
+
+
+def _is_same(case: Case, expected: Optional[Run]) -> bool:
+    """Whether a program with packed weights or in slices gives what the module gives."""
+    try:
+        with case.bound.untouched():
+            return not why_other(case, expected)
+    except Exception:  # fake tensors lay otherwise than real ones: the program as it is, is there
         return False
 
 

@@ -137,7 +137,7 @@ class _Packing:
 
     def _replace(self, first: Any, end: Any, target: Any, args: Tuple[Any, ...]) -> None:
         with self.graph.inserting_before(first):
-            new = self.graph.create_node("call_function", target, args, name=f"{first.name}_packed")
+            new = self.graph.create_node("call_function", target, args, name=f"packed_{first.name}")
         new.meta["val"] = torch.empty_like(val(end))
         end.replace_all_uses_with(new)
         self.graph.erase_node(end)

@@ -38,6 +38,7 @@ def plan_facts(made: Malleable) -> Dict[str, Any]:
         "bound_s": decision.bound_s,
         "was_kept": decision.was_kept,
         "num_operators": sum(len(task.calls) for task in decision.tasks),
+        "num_packed": len(entry.bound.program.packs) if entry.has_packs and entry.bound else 0,
         "tasks": _tasks(entry),
         "timeline": [
             {

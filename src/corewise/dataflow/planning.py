@@ -86,7 +86,7 @@ class Case:
     @property
     def is_training(self) -> bool:
         """Whether a backward pass is to follow."""
-        brought = (*self.leaves, *self.bound.values(self.leaves))
+        brought = (*self.leaves, *self.bound.brought(self.leaves))
         return torch.is_grad_enabled() and any(
             isinstance(one, torch.Tensor) and one.requires_grad for one in brought
         )
@@ -383,7 +383,7 @@ def differentiated(case: Case, result: Any) -> object:
     outputs = [
         one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad
     ]
-    brought = case.bound.values(case.leaves)
+    brought = case.bound.brought(case.leaves)
     wanted = [one for one in brought if isinstance(one, torch.Tensor) and one.requires_grad and one.is_leaf]
     if not outputs or not wanted:
         return None

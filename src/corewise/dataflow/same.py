@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -28,8 +28,8 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4, t
 _COARSE = 2e-2  # half precision
 
 
-def why_different(case: Case) -> str:
-    """Empty when module and program agree on the example, else what differs; seeds start alike.
+def looked_at(case: Case) -> Tuple[str, Optional[Run]]:
+    """Why nothing replayed can stand for the module, or else what that gives for the example.
 
     The module's attributes, its tensors and all generators are afterwards as before.
     """
@@ -39,19 +39,23 @@ def why_different(case: Case) -> str:
             plain = case.call_plain()
             reason = _own_backward(case, plain, hooked) or _state_lost(case, before)
             if reason:
-                return reason
-            expected = _Run.of(case, plain)
+                return reason, None
+            expected = Run.of(case, plain)
         del plain  # and the history it holds
         reason = _own_backward_of_frozen(case) or _why_other_in_inference(case, expected.result)
-        if reason:
-            return reason
+        return reason, expected
     finally:
         before.restore()
+
+
+def why_other(case: Case, expected: Optional[Run]) -> str:
+    """What differs between what the program gives and what the module has given; seeds start alike."""
+    assert expected is not None
     values = case.values()
     whole = Task(tuple(range(len(case.program.calls))), ())
     own, _, _ = lifetimes(case.program, [whole])
     task_function(case.program, whole, own[0])(values)
-    got = _Run.of(case, case.bound.result(values))
+    got = Run.of(case, case.bound.result(values))
     return (
         compared(expected.result, got.result)
         or _why_other_ties(case, expected.result, got.result)
@@ -60,7 +64,7 @@ def why_different(case: Case) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
+class Run:
     """What one run gave."""
 
     result: Any  # without history
@@ -68,7 +72,7 @@ class _Run:
     gradients: Gradients
 
     @classmethod
-    def of(cls, case: Case, result: Any) -> _Run:
+    def of(cls, case: Case, result: Any) -> Run:
         leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         found = gradients(result, _brought(case)) if torch.is_grad_enabled() else ()
         bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
@@ -78,7 +82,7 @@ class _Run:
 def _brought(case: Case) -> List[torch.Tensor]:
     """The tensors that go in and may have gradients."""
     copied = set(case.bound.captured.written) & set(case.program.inputs)  # each run has its own
-    values = [one for number, one in enumerate(case.bound.values(case.leaves)) if number not in copied]
+    values = [one for number, one in enumerate(case.bound.brought(case.leaves)) if number not in copied]
     found = {id(one): one for one in (*values, *case.bound.module.parameters())}
     return [one for one in found.values() if isinstance(one, torch.Tensor) and one.requires_grad]
 
@@ -124,7 +128,7 @@ def _why_other_in_inference(case: Case, expected: Any) -> str:
 
 
 def _state_lost(case: Case, before: ModuleState) -> str:
-    values = case.bound.values(case.leaves)
+    values = case.bound.brought(case.leaves)
     written = [values[number] for number in case.bound.captured.written]
     changed = before.changes(
         {one.untyped_storage()._cdata for one in written if isinstance(one, torch.Tensor)}
@@ -148,13 +152,13 @@ def _why_other_ties(case: Case, expected: Any, got: Any) -> str:
 
 def _ties(case: Case, result: Any) -> List[int]:
     """Of each tensor that goes in or comes out, the first that lies in the same memory."""
-    brought = (*case.bound.values(case.leaves), *pytree.tree_leaves(result))
+    brought = (*case.bound.brought(case.leaves), *pytree.tree_leaves(result))
     tensors = [one for one in brought if isinstance(one, torch.Tensor) and one.layout == torch.strided]
     storages = [one.untyped_storage()._cdata for one in tensors]
     return [storages.index(one) for one in storages]
 
 
-def _why_other_gradients(expected: _Run, got: _Run) -> str:
+def _why_other_gradients(expected: Run, got: Run) -> str:
     if expected.has_gradients != got.has_gradients:
         return "its operators, replayed, give gradients for other results"
     return why_gradients_differ(expected.gradients, got.gradients)

@@ -245,6 +245,7 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
     left = len(plan.tasks) - len(rows)
     cut = f" {counted(left, 'further task')} are left out." if left else ""
     runs = "which runs" if plan.chosen == "plain" else f"of which {plan.chosen} runs"
+    packed = f", {counted(plan.num_packed, 'layer')} with packed weights" if plan.num_packed else ""
     return Table(
         key="dynamic-graph",
         title=f"{task_words(found.group)}: the graph with its widths",
@@ -252,8 +253,9 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
         rows=rows,
         caption=(
             f"{counted(sum(task.num_operators for task in plan.tasks), 'operator')} in "
-            f"{counted(len(plan.tasks), 'task')}; began and took: in the step drawn; alone at N: measured "
-            f"on N cores while planning. Candidates timed in turns: {_candidates(plan)}, {runs}.{cut}"
+            f"{counted(len(plan.tasks), 'task')}{packed}; began and took: in the step drawn; alone at N: "
+            "measured on N cores while planning. "
+            f"Candidates timed in turns: {_candidates(plan)}, {runs}.{cut}"
         ),
     )
 

@@ -45,6 +45,7 @@ class PlanShown:
     bound_s: float
     tasks: Sequence[PlannedTask]
     bars: Sequence[Bar]
+    num_packed: int = 0  # layers whose weights were packed beforehand
 
     @property
     def cpus(self) -> list[int]:
@@ -91,6 +92,7 @@ def read_plan(told: Mapping[str, Any]) -> PlanShown | None:
             bound_s=number_or_nan(told.get("bound_s")),
             tasks=tasks,
             bars=[bar for bar in bars if bar.cpus and bar.end_s >= bar.start_s and bar.task < len(tasks)],
+            num_packed=int(told.get("num_packed") or 0),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
