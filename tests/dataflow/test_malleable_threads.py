@@ -18,6 +18,7 @@ from tests.dataflow.made_models import Branches, Wide, equal_costs
 
 from corewise.dataflow import planning, teams
 from corewise.dataflow.malleable import Malleable, malleable
+from corewise.dataflow.native.build import OWN_FOLDER, native_module
 from corewise.dataflow.parallel import close_parallel
 from corewise.machine.pinning import read_thread_masks
 
@@ -228,10 +229,11 @@ def test_idle_threads_are_crowded_while_a_plan_has_threads(
     executor: str, policy: str, request: pytest.FixtureRequest, need: Callable[[bool, str], None]
 ) -> None:
     need(len(os.sched_getaffinity(0)) > 1, "one CPU has no lanes")
-    if executor == "native":
-        request.getfixturevalue("native")
     place = str(Path(__file__).resolve().parents[2])
     env = {**os.environ, "PYTHONPATH": place, "OMP_WAIT_POLICY": policy, "GOMP_SPINCOUNT": "300000"}
+    if executor == "native":
+        request.getfixturevalue("native")
+        env[OWN_FOLDER] = str(Path(native_module().__file__).parents[2])  # built once for all tests
     code = textwrap.dedent(CROWDED).replace("EXECUTOR", repr(executor))
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,7 @@ def test_what_a_trial_controls_is_not_inherited() -> None:
 
 def test_changing_widths_set_what_their_library_asks_for() -> None:
     env = trial_environment({**PLAIN, "execution": "malleable"}, LIBRARIES, {})
-    assert (env["GOMP_SPINCOUNT"], env["OMP_WAIT_POLICY"]) == ("5000", "ACTIVE")
+    assert (env["GOMP_SPINCOUNT"], env["OMP_WAIT_POLICY"]) == ("300000", "ACTIVE")
     assert (env.get("MALLOC_ARENA_MAX"), env["MALLOC_MMAP_MAX_"]) == (None, "0")
     assert "GOMP_SPINCOUNT" not in trial_environment({**PLAIN, "execution": "script"}, LIBRARIES, {})
 
