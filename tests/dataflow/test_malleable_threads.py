@@ -76,8 +76,10 @@ def test_threads_are_pinned_inside_the_allocation_and_end_with_close(
 def test_threads_end_when_the_last_reference_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "measure_costs", equal_costs)
     options = {"executor": "python", "planning_s": 0.05, "keep": False, "run": "planned"}
+    x = torch.randn(48, 48)
     with torch.no_grad():
-        fast = malleable(Branches().eval(), torch.randn(48, 48), **options)
+        fast = malleable(Branches().eval(), x, **options)
+        fast(x)  # by then threads have named themselves
     assert teams_alive()
     del fast
     gc.collect()
@@ -246,8 +248,8 @@ def test_idle_threads_are_crowded_while_a_plan_has_threads(
 
 def test_threads_that_no_plan_needs_end(planned: Make, native: None) -> None:
     """What measuring and plans that lost have started."""
-    model, x = Branches().eval(), torch.randn(48, 48)
-    fast = planned(model, x, executor="native", run="best", planning_s=0.3)
+    model, x = Wide().eval(), torch.randn(64, 16)
+    fast = planned(model, x, executor="native", run="best")
     [held] = fast._held or [None]
     if held is None:
         assert not fast._last.is_planned
