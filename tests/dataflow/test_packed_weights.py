@@ -114,6 +114,8 @@ def test_changed_weights_are_never_missed(planned: Planned, change: Callable[[An
             buffer.abs_()  # variances among them
         for _ in range(3):  # the weights of the call before, the ones now, and packed again
             same(fast, model, images(6))
+        held = fast._last.bound._packs
+        assert held._known == held._last_seen, "made of what there is now"
 
 
 def test_weights_that_change_in_every_call_are_not_packed_in_every_call(
@@ -314,6 +316,8 @@ def test_random_geometries(planned: Planned, seed: int) -> None:
     model = nn.Sequential(convolutions, nn.Flatten(2), nn.Linear(num_left, 80))
     model.eval().to(memory_format=torch.channels_last)
     fast = planned(model, x, executor="native")
+    num_norms = sum(isinstance(one, nn.BatchNorm2d) for one in layers)
+    assert num_packs(fast) >= num_norms, "each is folded"
     same(fast, model, torch.randn_like(x))
 
 
@@ -404,6 +408,7 @@ def test_what_a_call_writes_through_another_name_is_not_packed(planned: Planned)
     model, x = Own(own, weight=torch.randn(96, 64)), torch.randn(8, 64)
     twin = copy.deepcopy(model)
     fast = planned(model, x, executor="native")
+    assert not fast._last.has_packs
     for _ in range(3):
         same(fast, twin, x)
 
@@ -453,6 +458,7 @@ def test_layers_that_cannot_be_packed_later_run_plainly(
     model[0].weight.mul_(2.0)
     for _ in range(3):
         same(fast, model, x)
+    assert fast._last.bound._packs._refused
 
 
 def test_weights_written_while_they_are_packed_are_not_taken_for_those_before(

@@ -13,6 +13,7 @@ from typing import Any, Dict, Hashable, List, Mapping, Sequence, Tuple
 import torch
 
 from corewise.dataflow.batch_rules import val
+from corewise.dataflow.modes import current_modes
 from corewise.dataflow.program import Pack
 
 _aten = torch.ops.aten
@@ -49,7 +50,7 @@ def why_not_packed() -> str:
     """Why weights are not packed in the present modes; empty where they may be."""
     if torch.is_grad_enabled():
         return "gradients are wanted"
-    if torch.is_autocast_enabled("cpu"):
+    if current_modes().autocast is not None:
         return "autocast changes types"
     backend: Any = torch.backends.mkldnn
     if not backend.is_available() or not backend.enabled:
