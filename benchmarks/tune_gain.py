@@ -223,6 +223,10 @@ def tunable_of(case: Case, allow: Sequence[str]) -> Tunable:
     )
 
 
+def same_space(case: Case, stage: Stage, other: Stage) -> bool:
+    return tunable_of(case, stage.allow).space == tunable_of(case, other.allow).space
+
+
 def contestants(
     case: Case, stages: Sequence[Stage], found: dict[str, Any], folder: Path
 ) -> dict[str, tuple[Trial, str]]:
@@ -294,6 +298,9 @@ def search_all(
     try:
         for stage in stages:
             if searched_as(stage) in found:
+                continue
+            if stage.name != "tuned" and same_space(case, stage, stages[0]):
+                found[searched_as(stage)] = found["search"]  # the class changes nothing of this workload
                 continue
             if stage.name == "tuned":
                 starts = kin_of(case, stage, kept)

@@ -180,6 +180,23 @@ def test_changing_widths_are_offered_where_there_are_branches_or_nothing_is_know
         numbers = [i for i, c in enumerate(found.knobs[place].choices) if c["execution"] == "malleable"]
         assert bool(numbers) is is_offered
         assert not set(numbers) & found.knobs[place].costly
+        assert sorted(found.knobs[place].needs) == numbers
+
+
+def test_changing_widths_go_back_to_one_process_in_training_and_unpin_cores() -> None:
+    branched = Traits(False, has_batch_norm=False, has_dropout=False, concurrent_under="script")
+    for mode, num_processes in (("train", 1), ("infer", 4)):
+        space = offer(mode, branched).space
+        place = space.index("execution")
+        assert place is not None
+        start = space.near({**space.base, "processes": 4, "threads": 4, "bind": "core"})
+        widths = max(space.knobs[place].needs)
+        params = space.params(space.as_needed(space.changed(start, place, widths), place))
+        assert (params["processes"], params["bind"], params["execution"]) == (
+            num_processes,
+            "rank",
+            "malleable",
+        )
 
 
 def test_a_kernel_has_neither_batches_nor_layouts_and_is_not_shared_by_processes() -> None:

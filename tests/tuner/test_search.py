@@ -99,10 +99,28 @@ def test_a_precision_that_does_not_go_with_the_best_execution_is_tried_without_i
             refuse("infeasible", "int8 brings its own")
         return {"float32": 0.0, "int8": 0.9}[params["precision"]] + 0.3 * (params["execution"] == "frozen")
 
-    knobs = space(precision=("float32", "int8"), execution=("eager", "frozen"))
-    arena = MadeArena(knobs, rule)
+    precision, execution = space(precision=("float32", "int8"), execution=("eager", "frozen")).knobs
+    precision = replace(precision, needs={1: {"execution": "eager"}})
+    arena = MadeArena(Space({}, (precision, execution)), rule)
     assert found_in(arena, start=(0, 1)).best == (1, 0)
     assert (1, 0) in arena.entered[:4]  # at once, not as one of many pairs in the end
+
+
+def test_a_way_to_execute_that_needs_one_process_is_tried_with_one() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        if params["execution"] == "malleable" and (params["processes"] > 1 or params["bind"] == "core"):
+            refuse("infeasible", "one process")
+        gains = {
+            "eager": 0.2 * (params["processes"] - 1) + 0.1 * (params["bind"] == "core"),
+            "malleable": 2.0,
+        }
+        return gains[params["execution"]]
+
+    knobs = space(processes=(1, 2, 4), bind=("none", "rank", "core"), execution=("eager", "malleable")).knobs
+    execution = replace(knobs[2], needs={1: {"processes": 1, "bind": "rank"}})
+    arena = MadeArena(Space({}, (*knobs[:2], execution)), rule)
+    assert found_in(arena).best in ((0, 0, 1), (0, 1, 1))
+    assert (0, 1, 1) in arena.entered
 
 
 def test_a_choice_that_failed_is_not_tried_again_beside_others() -> None:

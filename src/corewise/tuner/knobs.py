@@ -103,9 +103,9 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     layout = _plain("memory_format", layouts, "kernels without reorders")
     if asked.mode != "infer" and asked.traits.takes_images is not False:
         yield layout
-    yield Knob("precision", _precisions(asked), "fewer digits are quicker")
+    yield _precision(asked)
     if asked.mode == "infer":  # fixed weights, folded and fused, give more than what follows
-        yield _execution(asked.traits, asked.mode)
+        yield _execution(asked)
         if asked.traits.takes_images is not False:  # blocks exclude frozen weights, which bring their own
             yield layout
     yield _plain("allocator", AXES["allocator"].choices, "memory is not returned and fetched again")
@@ -124,7 +124,7 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _bind(asked)
     if asked.mode != "infer":
-        yield _execution(asked.traits, asked.mode)
+        yield _execution(asked)
     yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
     yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
     yield _plain("denormals", AXES["denormals"].choices, "numbers near zero are slow")
@@ -178,10 +178,13 @@ def _bind(asked: Asked) -> Knob:
     return Knob("bind", tuple(choices), "threads stay with their caches")
 
 
-def _precisions(asked: Asked) -> tuple[Mapping[str, Any], ...]:
+def _precision(asked: Asked) -> Knob:
+    """Shorter numbers; some ways to execute know none, plain execution knows all."""
     dtypes = ("bfloat16", "float16") if asked.on_gpu else ("bfloat16", "int8")
     short = [word for word in AXES["float32_precision"].choices if word != "default"]
-    return ({}, *({"dtype": word} for word in dtypes), *({"float32_precision": word} for word in short))
+    choices = ({}, *({"dtype": word} for word in dtypes), *({"float32_precision": word} for word in short))
+    needs = {i: {"execution": "eager", "freezing": "none"} for i in range(1, len(choices))}
+    return Knob("precision", choices, "fewer digits are quicker", needs=needs)
 
 
 def _batches(batch: int) -> tuple[Mapping[str, Any], ...]:
@@ -189,8 +192,9 @@ def _batches(batch: int) -> tuple[Mapping[str, Any], ...]:
     return ({"batch": batch}, *({"batch": each} for each in others if each >= 1 and each != batch))
 
 
-def _execution(traits: Traits, mode: str) -> Knob:
+def _execution(asked: Asked) -> Knob:
     """Ways to execute a model, with its weights made constants where they are not trained."""
+    traits, mode = asked.traits, asked.mode
     freezing = [word for word in AXES["freezing"].choices if word != "none" and mode == "infer"]
     freezing.reverse()  # all that can be frozen gives most
     found: list[Mapping[str, Any]] = [{"execution": "eager"}]
@@ -204,7 +208,14 @@ def _execution(traits: Traits, mode: str) -> Knob:
             found += [{"execution": execution, "freezing": word} for word in freezing]
             found.append({"execution": execution})
     compiled = frozenset(i for i, choice in enumerate(found) if choice["execution"] == "compile")
-    return Knob("execution", tuple(found), "operators are fused, or run side by side", costly=compiled)
+    one_process = {"processes": 1, "threads": asked.machine.num_cores} if mode == "train" else {}
+    needs = {
+        i: {"bind": "rank", "openmp": "default", **one_process}
+        for i, choice in enumerate(found)
+        if choice["execution"] == "malleable"
+    }
+    why = "operators are fused, or run side by side"
+    return Knob("execution", tuple(found), why, costly=compiled, needs=needs)
 
 
 def _kept(
@@ -233,7 +244,8 @@ def _kept(
         return None
     ladders = tuple(tuple(numbers[n] for n in ladder if n in numbers) for ladder in knob.ladders)
     costly = frozenset(numbers[n] for n in knob.costly if n in numbers)
-    return Knob(knob.name, tuple(kept), knob.why, costly, tuple(each for each in ladders if each))
+    needs = {numbers[n]: needed for n, needed in knob.needs.items() if n in numbers}
+    return Knob(knob.name, tuple(kept), knob.why, costly, tuple(each for each in ladders if each), needs)
 
 
 def _against(

@@ -193,17 +193,10 @@ class Search:
             lost_by = judged.score - self.found.score
             hopeless = judged.outcome == "rejected" and judged.kind not in ("infeasible", NOT_NOW)
             self._losses[knob, choice] = -math.inf if hopeless else lost_by
-            if judged.kind == "infeasible" and self.space.knobs[knob].name == "precision":
-                return self._challenge_plainly(setting, deadline)
+            if judged.kind == "infeasible":  # it may go with another shape or way to execute
+                needed = self.space.as_needed(setting, knob)
+                return self._challenge(needed, deadline, self.space.words(needed), costly=costly)
         return won
-
-    def _challenge_plainly(self, setting: Setting, deadline: float) -> bool:
-        """True when a precision that does not go with the best way to execute has won without that way."""
-        execution = self.space.index("execution")
-        if execution is None or setting[execution] == 0:
-            return False
-        plain = self.space.changed(setting, execution, 0)
-        return self._challenge(plain, deadline, self.space.words(plain))
 
     def _challenge(
         self,

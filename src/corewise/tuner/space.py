@@ -18,6 +18,7 @@ class Knob:
     why: str = ""  # what may be gained by it
     costly: frozenset[int] = frozenset()  # choices that take long to start: they are compiled
     ladders: tuple[tuple[int, ...], ...] = ()  # choices in an order along which a best one can be climbed to
+    needs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of other knobs, by choice
 
     def words(self, choice: int) -> str:
         """A choice in a few words."""
@@ -66,6 +67,10 @@ class Space:
     def index(self, name: str) -> int | None:
         """The place of the knob of that name, or None where there is none."""
         return next((i for i, knob in enumerate(self.knobs) if knob.name == name), None)
+
+    def as_needed(self, setting: Setting, knob: int) -> Setting:
+        """The setting with other knobs set to what the choice of this one cannot do without."""
+        return self.near({**self.params(setting), **self.knobs[knob].needs.get(setting[knob], {})})
 
     def near(self, wanted: Mapping[str, Any]) -> Setting:
         """The setting whose choices agree with these values where a choice does; the default elsewhere."""
