@@ -29,7 +29,7 @@ import torch
 from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
-UNITS = ("executor.cpp", "module.cpp")  # compiled beside each other
+UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1"}  # compiled beside each other, each as far as it pays
 HEADERS = (
     "boxing.h",
     "contents.h",
@@ -125,7 +125,8 @@ def _compile(compiler: str, target: Path) -> None:
         for name, data in sources().items():
             (Path(place) / name).write_bytes(data)
         parts = [
-            [*compile_command(compiler), str(Path(place) / unit), "-o", f"{place}/{unit}.o"] for unit in UNITS
+            [*compile_command(compiler), level, str(Path(place) / unit), "-o", f"{place}/{unit}.o"]
+            for unit, level in UNITS.items()
         ]
         aside = Path(place) / target.name
         _run_together(parts)
@@ -172,10 +173,10 @@ def _first_error(output: str) -> str:
 
 
 def compile_command(compiler: str) -> List[str]:
-    """The words that compile a file, without its name."""
+    """The words that compile a file, without its name and how far it is optimised."""
     return [
         compiler,
-        *("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-c"),
+        *("-std=c++20", "-fPIC", "-fvisibility=hidden", "-c"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *("-isystem", str(_TORCH / "include")),
         *("-isystem", sysconfig.get_paths()["include"]),
