@@ -29,7 +29,7 @@ import torch
 from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
-UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1"}  # compiled beside each other, each as far as it pays
+UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3"}  # compiled beside each other
 HEADERS = (
     "boxing.h",
     "contents.h",
@@ -37,6 +37,8 @@ HEADERS = (
     "executor.h",
     "graph.h",
     "lanes.h",
+    "recurrent.h",
+    "recurrent_kernel.h",
     "training.h",
     "waiting.h",
     "widths.h",
@@ -176,7 +178,7 @@ def compile_command(compiler: str) -> List[str]:
     """The words that compile a file, without its name and how far it is optimised."""
     return [
         compiler,
-        *("-std=c++20", "-fPIC", "-fvisibility=hidden", "-c"),
+        *("-std=c++20", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-c"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *("-isystem", str(_TORCH / "include")),
         *("-isystem", sysconfig.get_paths()["include"]),

@@ -1,0 +1,419 @@
+// LSTMs as operators of torch, with gradients: corewise::lstm takes what aten::lstm takes.
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/flip.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <atomic>
+
+#include "recurrent.h"
+
+extern "C" {  // of the OpenMP that torch has loaded
+__attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+}
+
+namespace corewise {
+
+// Each instruction set's kernels in a namespace of their own.
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,fma,prefer-vector-width=512")
+#endif
+namespace sixteen {
+constexpr int kLanes = 16, kUnits = 2;
+#include "recurrent_kernel.h"
+}  // namespace sixteen
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+namespace eight {
+constexpr int kLanes = 8, kUnits = 1;
+#include "recurrent_kernel.h"
+}  // namespace eight
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+namespace four {
+constexpr int kLanes = 4, kUnits = 2;
+#include "recurrent_kernel.h"
+}  // namespace four
+
+const LstmKernels& lstm_kernels() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw"))
+    return sixteen::kernels;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return eight::kernels;
+#endif
+  return four::kernels;
+}
+
+void pack_forward(
+    const LstmSizes& sizes, int units, const float* w_x, const float* w_h, const float* b_x, const float* b_h, float* to) {
+  const int64_t inputs = sizes.inputs, hidden = sizes.hidden;
+  for (int64_t unit = 0; unit < hidden; unit += units)
+    for (int64_t k = -1; k < inputs + hidden; ++k)
+      for (int64_t u = unit; u < unit + units; ++u)
+        for (int64_t gate = 0; gate < kGates; ++gate, ++to) {
+          const int64_t row = gate * hidden + u;
+          if (u >= hidden)
+            *to = 0.0f;
+          else if (k < 0)
+            *to = b_x ? b_x[row] + b_h[row] : 0.0f;
+          else
+            *to = k < inputs ? w_x[row * inputs + k] : w_h[row * hidden + k - inputs];
+        }
+}
+
+void pack_backward(const LstmSizes& sizes, int units, const float* w_x, const float* w_h, float* to) {
+  const int64_t num_gates = kGates * sizes.hidden, block = units * kGates;
+  const auto put = [&](const float* weights, int64_t num) {
+    for (int64_t first = 0; first < num; first += block)
+      for (int64_t gate = 0; gate < num_gates; ++gate)
+        for (int64_t k = first; k < first + block; ++k) *to++ = k < num ? weights[gate * num + k] : 0.0f;
+  };
+  put(w_h, sizes.hidden);
+  put(w_x, sizes.inputs);
+}
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+constexpr double kWorthThread = 2e5;  // products for each: fewer do not need another thread
+
+// A chunk at a time for each thread of the calling thread's team.
+template <class Work>
+struct Sharing {
+  const Work& work;
+  int64_t num_chunks;
+  std::atomic<int64_t> next{0}, num_threads{0};
+
+  static void run(void* given) {
+    auto& it = *static_cast<Sharing*>(given);
+    const int64_t thread = it.num_threads++;
+    for (int64_t chunk = it.next++; chunk < it.num_chunks; chunk = it.next++) it.work(chunk, thread);
+  }
+};
+
+template <class Work>
+void share(int64_t num_chunks, int64_t num_threads, const Work& work) {
+  Sharing<Work> sharing{work, num_chunks};
+  if (GOMP_parallel && num_threads > 1 && num_chunks > 1)
+    GOMP_parallel(Sharing<Work>::run, &sharing, unsigned(num_threads), 0);  // as wide as its teams always are
+  else
+    Sharing<Work>::run(&sharing);
+}
+
+int64_t threads_for(const LstmSizes& it) {
+  const double products = double(it.steps) * it.rows * kGates * it.hidden * (it.inputs + it.hidden + 8);
+  return products < 2 * kWorthThread ? 1 : at::get_num_threads();
+}
+
+// Memory of num numbers for each of some threads; torch's own begins with a line of the cache.
+struct Scratch {
+  Scratch(int64_t num_threads, int64_t num)
+      : each(rounded_up(num, 16)), memory(at::empty({num_threads * each}, at::kFloat)) {}
+  float* of(int64_t thread) const { return memory.data_ptr<float>() + thread * each; }
+  int64_t each;
+  Tensor memory;
+};
+
+const float* numbers(const Tensor& it) { return it.defined() ? it.const_data_ptr<float>() : nullptr; }
+float* to_fill(const Tensor& it) { return it.defined() ? it.data_ptr<float>() : nullptr; }
+
+void require(const Tensor& it, at::IntArrayRef sizes, const char* name) {
+  TORCH_CHECK(it.is_cpu() && it.scalar_type() == at::kFloat, "corewise::lstm takes float32 on the CPU; ", name, " is not");
+  TORCH_CHECK(it.sizes() == sizes, "corewise::lstm: ", name, " has sizes ", it.sizes(), " instead of ", sizes);
+}
+
+// What one direction of a layer is given.
+struct Given {
+  Tensor x, h, c, w_x, w_h, b_x, b_h;
+  bool reverse;
+
+  void check() const {
+    TORCH_CHECK(x.dim() == 3 && w_x.dim() == 2 && w_x.size(0) % kGates == 0, "corewise::lstm: other dimensions than an LSTM's");
+    TORCH_CHECK(x.size(0) > 0, "corewise::lstm: a sequence of no steps");
+    const int64_t gates = w_x.size(0), hidden = gates / kGates;
+    require(x, {x.size(0), x.size(1), w_x.size(1)}, "x");
+    require(h, {x.size(1), hidden}, "the state");
+    require(c, {x.size(1), hidden}, "the cell");
+    require(w_x, {gates, x.size(2)}, "the weight of the input");
+    require(w_h, {gates, hidden}, "the weight of the state");
+    TORCH_CHECK(b_x.defined() == b_h.defined(), "corewise::lstm: one bias without the other");
+    if (b_x.defined()) require(b_x, {gates}, "the bias of the input"), require(b_h, {gates}, "the bias of the state");
+  }
+
+  // As kernels read them: features one after the other, whatever the order of steps and rows.
+  Given laid_out() const {
+    const auto plain = [](const Tensor& it) { return it.defined() ? it.contiguous() : it; };
+    const bool in_rows = x.stride(2) == 1 || x.size(2) == 1;
+    return {in_rows ? x : x.contiguous(), plain(h), plain(c), plain(w_x), plain(w_h), plain(b_x), plain(b_h), reverse};
+  }
+
+  LstmSizes sizes() const { return {x.size(0), x.size(1), x.size(2), w_x.size(0) / kGates, reverse}; }
+};
+
+struct Walked {
+  Tensor out, hn, cn, saved;
+  Chunks chunks;
+};
+
+Walked walked(const Given& given, bool saves) {
+  given.check();
+  const Given it = given.laid_out();
+  const LstmSizes sizes = it.sizes();
+  const LstmKernels& kernels = lstm_kernels();
+  const int64_t num_threads = threads_for(sizes);
+  const auto options = it.x.options().requires_grad(false);
+  Walked made;
+  made.out = at::empty({sizes.steps, sizes.rows, sizes.hidden}, options);
+  made.hn = at::empty({sizes.rows, sizes.hidden}, options);
+  made.cn = at::empty({sizes.rows, sizes.hidden}, options);
+  made.chunks = chunks_of(sizes.rows, num_threads, kernels.lanes);
+  if (saves)
+    made.saved = at::empty({made.chunks.num * saved_per_chunk(sizes, made.chunks.rows_each)}, options);
+  const Tensor weights = at::empty({forward_weights(sizes, kernels.units)}, options);
+  pack_forward(
+      sizes, kernels.units, numbers(it.w_x), numbers(it.w_h), numbers(it.b_x), numbers(it.b_h), to_fill(weights));
+  const LstmForward job{
+      .sizes = sizes,
+      .rows_each = made.chunks.rows_each,
+      .x = numbers(it.x),
+      .h0 = numbers(it.h),
+      .c0 = numbers(it.c),
+      .x_step = it.x.stride(0),
+      .x_row = it.x.stride(1),
+      .weights = numbers(weights),
+      .out = to_fill(made.out),
+      .hn = to_fill(made.hn),
+      .cn = to_fill(made.cn),
+      .saved = to_fill(made.saved)};
+  const Scratch scratch(num_threads, kernels.forward_scratch(sizes));
+  share(made.chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
+    const int64_t first = chunk * made.chunks.rows_each;
+    kernels.forward(job, first, std::min(made.chunks.rows_each, sizes.rows - first), chunk, scratch.of(thread));
+  });
+  return made;
+}
+
+struct Gradients {
+  Tensor x, h, c, w_x, w_h, b;
+};
+
+Gradients walked_back(const Given& given, const Walked& made, const variable_list& arriving, bool wants_x) {
+  const Given it = given.laid_out();
+  const LstmSizes sizes = it.sizes();
+  const LstmKernels& kernels = lstm_kernels();
+  const int64_t num_threads = threads_for(sizes), num_gates = kGates * sizes.hidden;
+  const auto options = it.x.options().requires_grad(false);
+  const auto plain = [](const Tensor& one) { return one.defined() ? one.contiguous() : one; };
+  const Tensor d_out = plain(arriving[0]), d_hn = plain(arriving[1]), d_cn = plain(arriving[2]);
+  Gradients found;
+  if (wants_x) found.x = at::empty({sizes.steps, sizes.rows, sizes.inputs}, options);
+  found.h = at::empty({sizes.rows, sizes.hidden}, options);
+  found.c = at::empty({sizes.rows, sizes.hidden}, options);
+  const int64_t num_columns = rounded_up(weight_columns(sizes), kernels.columns);
+  const Tensor of_chunks = at::zeros({made.chunks.num, num_gates, num_columns}, options);
+  const Tensor weights = at::empty({backward_weights(sizes, kernels.units)}, options);
+  pack_backward(sizes, kernels.units, numbers(it.w_x), numbers(it.w_h), to_fill(weights));
+  const LstmBackward job{
+      .sizes = sizes,
+      .rows_each = made.chunks.rows_each,
+      .x = numbers(it.x),
+      .h0 = numbers(it.h),
+      .c0 = numbers(it.c),
+      .out = numbers(made.out),
+      .saved = numbers(made.saved),
+      .x_step = it.x.stride(0),
+      .x_row = it.x.stride(1),
+      .weights = numbers(weights),
+      .d_out = numbers(d_out),
+      .d_hn = numbers(d_hn),
+      .d_cn = numbers(d_cn),
+      .d_x = to_fill(found.x),
+      .d_h0 = to_fill(found.h),
+      .d_c0 = to_fill(found.c),
+      .d_weights = to_fill(of_chunks)};
+  const Scratch scratch(num_threads, kernels.backward_scratch(sizes));
+  share(made.chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
+    const int64_t first = chunk * made.chunks.rows_each;
+    kernels.backward(job, first, std::min(made.chunks.rows_each, sizes.rows - first), chunk, scratch.of(thread));
+  });
+  const Tensor sum = at::sum(of_chunks, at::IntArrayRef{0});
+  found.w_x = sum.narrow(1, 0, sizes.inputs).contiguous();
+  found.w_h = sum.narrow(1, sizes.inputs, sizes.hidden).contiguous();
+  found.b = sum.select(1, sizes.inputs + sizes.hidden).contiguous();
+  return found;
+}
+
+class LstmFunction : public torch::autograd::Function<LstmFunction> {
+ public:
+  static variable_list forward(
+      AutogradContext* context, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
+      const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const Walked made = walked({x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse}, true);
+    context->save_for_backward({x, h, c, w_x, w_h, made.out, made.saved});
+    context->saved_data["reverse"] = reverse;
+    context->saved_data["has_biases"] = b_x.has_value();
+    context->saved_data["num_chunks"] = made.chunks.num;
+    context->saved_data["rows_each"] = made.chunks.rows_each;
+    return {made.out, made.hn, made.cn};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list arriving) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "corewise::lstm has no second derivatives, as torch's own on CPUs");
+    const auto kept = context->get_saved_variables();
+    Walked made;
+    made.out = kept[5], made.saved = kept[6];
+    made.chunks = {context->saved_data["num_chunks"].toInt(), context->saved_data["rows_each"].toInt()};
+    const Given given{kept[0], kept[1], kept[2], kept[3], kept[4], {}, {}, context->saved_data["reverse"].toBool()};
+    const Gradients it = walked_back(given, made, arriving, context->needs_input_grad(0));
+    const Tensor b_h = context->saved_data["has_biases"].toBool() ? it.b : Tensor();
+    return {it.x, it.h, it.c, it.w_x, it.w_h, b_h, b_h.defined() ? b_h.clone() : b_h, Tensor()};
+  }
+};
+
+Three direction(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
+    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
+  const Walked made =
+      walked({x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse}, /*saves=*/false);
+  return {made.out, made.hn, made.cn};
+}
+
+Three direction_with_gradients(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
+    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
+  const auto is_wanted = [](const std::optional<Tensor>& it) { return it && it->requires_grad(); };
+  const std::initializer_list<std::optional<Tensor>> given = {x, h, c, w_x, w_h, b_x, b_h};
+  if (!at::GradMode::is_enabled() || std::none_of(given.begin(), given.end(), is_wanted)) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return direction(x, h, c, w_x, w_h, b_x, b_h, reverse);
+  }
+  const auto found = LstmFunction::apply(x, h, c, w_x, w_h, b_x, b_h, reverse);
+  return {found[0], found[1], found[2]};
+}
+
+Three shapes(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
+    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
+  return {at::empty_symint({x.sym_size(0), x.sym_size(1), w_h.sym_size(1)}, x.options()), at::empty_like(h), at::empty_like(c)};
+}
+
+// One direction of one layer, as its own operator of the dispatcher.
+Three called(
+    const Tensor& x, const Tensor& h, const Tensor& c, at::TensorList params, bool has_biases, bool reverse) {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("corewise::lstm_direction", "")
+                                 .typed<decltype(direction)>();
+  const auto bias = [&](int place) { return has_biases ? std::optional<Tensor>(params[place]) : std::nullopt; };
+  return handle.call(x, h, c, params[0], params[1], bias(2), bias(3), reverse);
+}
+
+// Whether a step of our kernel takes less than one of torch's, for a layer of such sizes.
+//
+// Nanoseconds on a core with AVX-512, of which the ratios matter: torch's takes time to begin each step, and for
+// threads to meet after it; ours leaves lanes idle where there are few rows.
+bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
+  const double products = double(kGates * it.hidden * (it.inputs + it.hidden)) / 53;
+  const Chunks chunks = chunks_of(it.rows, num_threads, lanes);
+  const int64_t in_turn =
+      std::min(rounded_up(it.rows, lanes), (chunks.num + num_threads - 1) / num_threads * chunks.rows_each);
+  const double ours = double(in_turn) * (products + 2.4 * double(it.hidden));
+  const double begin = num_threads > 1 ? 2800 : 1300;
+  const double theirs = begin + double(it.rows) / double(num_threads) * (products + 2.5 * double(rounded_up(it.hidden, 16)));
+  return ours <= theirs;
+}
+
+bool is_float(const Tensor& it) { return it.device().is_cpu() && it.scalar_type() == at::kFloat; }
+
+// Whether all layers are of the kind our kernel knows, and faster there.
+bool is_for_us(const Tensor& x, at::TensorList states, at::TensorList params, bool has_biases, int64_t num, bool batch_first) {
+  const bool fits = x.dim() == 3 && states.size() == 2 && int64_t(params.size()) == num * (has_biases ? 4 : 2);
+  if (!fits || x.size(0) == 0 || x.size(1) == 0 || at::autocast::is_autocast_enabled(at::kCPU)) return false;
+  if (!is_float(x) || !std::all_of(states.begin(), states.end(), is_float)) return false;
+  if (!std::all_of(params.begin(), params.end(), is_float)) return false;
+  const LstmSizes sizes{x.size(batch_first), x.size(!batch_first), x.size(2), params[1].size(1), false};
+  return sizes.hidden > 0 && sizes.inputs > 0 && pays(sizes, threads_for(sizes), lstm_kernels().lanes);
+}
+
+Three torchs(
+    const Tensor& x, at::TensorList states, at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+    bool train, bool bidirectional, bool batch_first, bool reverse) {
+  const int64_t steps = batch_first ? 1 : 0;
+  const auto turned = [&](const Tensor& it) { return reverse ? at::flip(it, {steps}) : it; };
+  auto [out, h, c] = at::lstm(
+      turned(x), states, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+  return {turned(out), h, c};
+}
+
+// What aten::lstm computes, from the same arguments; `reverse`: from the last step to the first.
+Three lstm(
+    const Tensor& given, at::TensorList states, at::TensorList params, bool has_biases, int64_t num_layers,
+    double dropout, bool train, bool bidirectional, bool batch_first, bool reverse) {
+  const int64_t num_directions = bidirectional ? 2 : 1, each = has_biases ? 4 : 2;
+  const bool drops = dropout > 0 && train && num_layers > 1;
+  TORCH_CHECK(!reverse || (num_layers == 1 && !bidirectional), "corewise::lstm: only one layer of one direction is reversed");
+  if (drops || !is_for_us(given, states, params, has_biases, num_layers * num_directions, batch_first))
+    return torchs(
+        given, states, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, reverse);
+  Tensor x = batch_first ? given.transpose(0, 1) : given;
+  std::vector<Tensor> last_h, last_c;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    std::vector<Tensor> outs;
+    for (int64_t way = 0; way < num_directions; ++way) {
+      const int64_t place = layer * num_directions + way;
+      auto [out, h, c] = called(
+          x, states[0].select(0, place), states[1].select(0, place), params.slice(place * each, each), has_biases,
+          reverse || way == 1);
+      outs.push_back(out), last_h.push_back(h), last_c.push_back(c);
+    }
+    x = num_directions == 1 ? outs[0] : at::cat(outs, 2);
+  }
+  return {batch_first ? x.transpose(0, 1) : x, at::stack(last_h), at::stack(last_c)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(corewise, library) {
+  library.def(
+      "lstm_direction(Tensor x, Tensor h, Tensor c, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, bool reverse)"
+      " -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train,"
+      " bool bidirectional, bool batch_first, bool reverse=False) -> (Tensor, Tensor, Tensor)",
+      lstm);
+}
+
+TORCH_LIBRARY_IMPL(corewise, CPU, library) { library.impl("lstm_direction", direction); }
+
+TORCH_LIBRARY_IMPL(corewise, Meta, library) { library.impl("lstm_direction", shapes); }
+
+TORCH_LIBRARY_IMPL(corewise, AutogradCPU, library) { library.impl("lstm_direction", direction_with_gradients); }
+
+}  // namespace corewise
