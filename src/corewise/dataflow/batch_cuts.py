@@ -51,8 +51,22 @@ class Slices:
     nodes: Tuple[Any, ...]
 
 
-def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
-    """The number of slices the graph was cut into, where that is sound and likely to help; 0: it was not."""
+def borders_of(num_rows: int, num: int, num_lanes: int = 1) -> List[Tuple[int, int]]:
+    """The first row of each slice and the one behind its last.
+
+    Slices are as even as they can be in vectors of so many lanes, of two where there are enough.
+    """
+    fitting = [rows for rows in (2 * num_lanes, num_lanes) if num_lanes > 1 and num_rows >= rows * num]
+    each = max(fitting, default=1)
+    firsts = [(num_rows * i // num + each // 2) // each * each for i in range(num)]
+    return list(zip(firsts, [*firsts[1:], num_rows]))
+
+
+def cut(graph: Any, num_cores: int, *, is_training: bool, num_lanes: int = 1) -> int:
+    """The number of slices the graph was cut into, where that is sound and likely to help; 0: it was not.
+
+    num_lanes: of the vectors that rows fill, where a layer takes rows side by side.
+    """
     nodes = list(graph.nodes)
     layers = [node for node in nodes if is_cuttable(node)]
     if not layers or any(writes(node) for node in nodes):
@@ -67,7 +81,7 @@ def cut(graph: Any, num_cores: int, *, is_training: bool) -> int:
     num = num_slices(num_rows, num_together, num_cores, most_rows)
     if num < 2:
         return 0
-    Cutting(graph, num_rows, num, layers).run(nodes)
+    Cutting(graph, borders_of(num_rows, num, num_lanes), layers).run(nodes)
     return num
 
 
@@ -110,10 +124,8 @@ def _levels(nodes: Sequence[Any], layers: Sequence[Any]) -> Dict[Any, int]:
 class Cutting:
     """Rewrites a graph node by node; what was cut is put together again where someone needs it whole."""
 
-    def __init__(self, graph: Any, num_rows: int, num: int, layers: Sequence[Any]) -> None:
-        self.graph, self.layers = graph, set(layers)
-        borders = [num_rows * i // num for i in range(num + 1)]
-        self.borders = list(zip(borders, borders[1:]))
+    def __init__(self, graph: Any, borders: Sequence[Tuple[int, int]], layers: Sequence[Any]) -> None:
+        self.graph, self.borders, self.layers = graph, borders, set(layers)
         self.cuts: Dict[Any, Slices] = {}
         self.wholes: Dict[Any, Any] = {}
         self.layer_results: Dict[Any, List[Tuple[int, Tuple[Any, ...]]]] = {}

@@ -26,13 +26,14 @@ from typing import (
 
 import torch
 
-from corewise.dataflow import batch_cuts, layer_joins, operators, packing, whole_cuts
+from corewise.dataflow import batch_cuts, layer_joins, operators, packing, row_lstms, whole_cuts
 from corewise.dataflow.mirror import mirrored, patching_this_thread
 from corewise.dataflow.module_state import ModuleState, TooMuchToWatch
 from corewise.dataflow.order import order_to_keep
 from corewise.dataflow.program import Call, Pack, Program, Ref, values_in
 from corewise.dataflow.quiet import quiet_export
 from corewise.dataflow.recurrent import quick_shapes
+from corewise.dataflow.wide_lstm import vector_lanes
 
 
 class CannotCapture(Exception):
@@ -64,13 +65,14 @@ def capture(
     kwargs: Mapping[str, Any],
     num_cores: int = 1,
     packs: bool = False,
+    own_kernels: bool = False,
 ) -> Captured:
     """The operators the module runs for inputs like these, in its present mode.
 
-    For several cores recurrent layers are cut along their batch, so that each core has slices of its own, and
-    small ones over the same input are joined before. What has none of these comes uncut, and where no
-    gradients are wanted, in slices as well. packs: whether weights may be packed beforehand, which then only
-    the native executor can look at.
+    For several cores recurrent layers are cut along their batch, so that each core has slices of its own.
+    What has none of these comes uncut, and where no gradients are wanted, in slices as well. own_kernels:
+    whether LSTMs may run on ours, which must be loaded; where not, small ones over the same input are joined.
+    packs: whether weights may be packed beforehand, which then only the native executor can look at.
     """
     try:
         before = ModuleState(module)
@@ -81,13 +83,18 @@ def capture(
     finally:
         before.restore()  # export runs the module's Python code
     trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
-    num_joined = layer_joins.join(exported.graph, num_cores) if num_cores > 1 else 0
-    num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains) if num_cores > 1 else 0
+    may_join = num_cores > 1 and not own_kernels
+    num_joined = layer_joins.join(exported.graph, num_cores) if may_join else 0
+    num_lanes = vector_lanes() if own_kernels else 1
+    num_slices = 0
+    if num_cores > 1:
+        num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains, num_lanes=num_lanes)
+    num_own = row_lstms.take_over(exported.graph) if own_kernels else 0
     if packs and not _Reading(exported).captured().written:
         packing.pack(exported.graph, _inputs(exported))
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
-        captured, program=dataclasses.replace(captured.program, num_joined=num_joined)
+        captured, program=dataclasses.replace(captured.program, num_joined=num_joined, num_own=num_own)
     )
     if not num_slices:
         may_cut = num_cores > 1 and not torch.is_grad_enabled()

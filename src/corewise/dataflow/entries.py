@@ -219,6 +219,7 @@ class Request:
     options: Mapping[str, Any]
     others: Tuple[Entry, ...] = ()  # whose plans may do, where calls must not wait for measuring
     packs: bool = False  # whether weights may be packed beforehand
+    own_kernels: bool = False  # whether layers may run on kernels of our own
 
 
 def prepared(request: Request, teams: Optional[Teams]) -> Entry:
@@ -255,9 +256,9 @@ def _checked_case(
 ) -> Tuple[Case, str, Optional[Run]]:
     """What was captured, what differs in what it gives, and what the module itself gave.
 
-    Weights are packed only where nothing differs.
+    Weights are packed, and kernels of our own run, only where nothing differs.
     """
-    plainly = replace(request, packs=False)
+    plainly = replace(request, packs=False, own_kernels=False)
     try:
         case = _captured_case(request, own, spec, teams)
     except CannotCapture:
@@ -266,9 +267,9 @@ def _checked_case(
         case = _captured_case(plainly, own, spec, teams)
     with case.bound.untouched():
         different, expected = looked_at(case)
-    if not different and case.program.packs and not _is_same(case, expected):
+    if not different and not case.program.is_torchs_own and not _is_same(case, expected):
         case = _captured_case(plainly, own, spec, teams)
-    if not different and not case.program.packs:
+    if not different and case.program.is_torchs_own:
         with case.bound.untouched():
             different = why_other(case, expected)
     return case, different, expected
@@ -305,7 +306,8 @@ def _why_tied(case: Case, spec: Any) -> str:
 
 def _captured_case(request: Request, leaves: Sequence[Any], spec: Any, teams: Teams) -> Case:
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    captured = capture(request.module, args, kwargs, len(teams.cpus), request.packs)
+    num_cores, own_kernels = len(teams.cpus), request.own_kernels
+    captured = capture(request.module, args, kwargs, num_cores, request.packs, own_kernels)
     if captured.in_spec != spec or len(captured.program.inputs) != len(leaves):
         raise CannotCapture("export orders its inputs otherwise")
     bound = Bound(replace(captured, cut=None), request.module)  # lives on, without all that export gave

@@ -258,7 +258,10 @@ class Malleable:
         teams = self._teams()
         others = () if is_asked else tuple(self._entries.values())
         executor, packs = self._kind_of_executor, self._may_pack(kind)
-        request = Request(self._module, args, kwargs, kind, executor, self._options, others, packs)
+        own_kernels = executor == "native" and kind.autocast is None
+        request = Request(
+            self._module, args, kwargs, kind, executor, self._options, others, packs, own_kernels
+        )
         if self._watch.has_hidden_parameters:
             entry = Entry(reason="it holds parameters that are not registered with a module")
         else:

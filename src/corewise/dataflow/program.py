@@ -59,10 +59,16 @@ class Program:
     is_cut: bool = False  # along the batch
     num_slices: int = 0  # that the whole batch is cut into, from the inputs on
     num_joined: int = 0  # small recurrent layers over one input that are parts of wider ones
+    num_own: int = 0  # recurrent layers, or slices of them, that run on the kernel of our own
     # Of each call the number of its slice, None where it takes the whole batch; empty where every call is a
     # task of its own right: there are fewer slices of recurrent layers than cores.
     slices: Tuple[Optional[int], ...] = ()
     packs: Tuple[Pack, ...] = ()
+
+    @property
+    def is_torchs_own(self) -> bool:
+        """Whether it runs the operators that the module runs, on what they are given there."""
+        return not self.packs and not self.num_own
 
     @property
     def packed(self) -> Tuple[int, ...]:

@@ -13,7 +13,7 @@ import torch
 from torch.fx.node import map_arg
 
 from corewise.dataflow import operators
-from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, ORIGIN, Cutting, writes
+from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, ORIGIN, Cutting, borders_of, writes
 from corewise.dataflow.batch_rules import val
 
 _aten = torch.ops.aten
@@ -51,7 +51,7 @@ class _WholeCutting(Cutting):
     """Begins at the inputs."""
 
     def __init__(self, graph: Any, num_rows: int, num: int, roots: Dict[Any, int]) -> None:
-        super().__init__(graph, num_rows, num, ())
+        super().__init__(graph, borders_of(num_rows, num), ())
         self._given = roots
 
     def roots(self, nodes: Sequence[Any]) -> Dict[Any, int]:

@@ -1,5 +1,6 @@
 // LSTMs as operators of torch, with gradients: corewise::lstm takes what aten::lstm takes.
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -22,7 +23,7 @@ __attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsig
 
 namespace corewise {
 
-// Each instruction set's kernels in a namespace of their own.
+// Each instruction set's kernels in a namespace of their own; torch's AVX-512 and AVX2 have all of these.
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))), apply_to = function)
@@ -59,10 +60,9 @@ constexpr int kLanes = 4, kUnits = 2;
 
 const LstmKernels& lstm_kernels() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw"))
-    return sixteen::kernels;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return eight::kernels;
+  static const std::string most = at::get_cpu_capability();  // what torch itself uses, or was told to use at most
+  if (most == "AVX512") return sixteen::kernels;
+  if (most == "AVX2") return eight::kernels;
 #endif
   return four::kernels;
 }
@@ -340,6 +340,9 @@ Three called(
 // Nanoseconds on a core with AVX-512, of which the ratios matter: torch's takes time to begin each step, and for
 // threads to meet after it; ours leaves lanes idle where there are few rows.
 bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
+#if defined(__x86_64__)
+  if (lanes == 4) return false;  // oneDNN may use more than torch was told to
+#endif
   const double products = double(kGates * it.hidden * (it.inputs + it.hidden)) / 53;
   const Chunks chunks = chunks_of(it.rows, num_threads, lanes);
   const int64_t in_turn =

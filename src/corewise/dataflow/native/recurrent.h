@@ -57,7 +57,7 @@ struct LstmKernels {
   void (*backward)(const LstmBackward&, int64_t first_row, int64_t num_rows, int64_t chunk, float* scratch);
 };
 
-// The widest that this processor has.
+// The widest that torch uses on this processor.
 const LstmKernels& lstm_kernels();
 
 // Of the gradients of all weights together: those of inputs, those of hidden numbers, and the bias'.

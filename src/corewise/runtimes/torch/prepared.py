@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from corewise.runtimes.base import Infeasible
+from corewise.runtimes.torch import row_lstms
 from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has_hooks, traced
 from corewise.runtimes.torch.joined_lstms import join_lstms, unused_name
 from corewise.runtimes.torch.same_results import copied, left_alone, require_same
@@ -155,7 +156,7 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     _leave_out_idle(network)
     with torch.no_grad():
         _Shapes(network).run(*copied(example_inputs))
-    num_prepared = _join_lstms(network) + _Preparing(network, dtype).run()
+    num_prepared = _prepare_lstms(network, dtype) + _Preparing(network, dtype).run()
     if not num_prepared:
         raise Infeasible(f"freezing full: {_why_nothing(module)}")
     return network, num_prepared
@@ -188,10 +189,14 @@ def _leave_out_idle(network: fx.GraphModule) -> None:
             network.graph.erase_node(node)
 
 
-def _join_lstms(network: fx.GraphModule) -> int:
+def _prepare_lstms(network: fx.GraphModule, dtype: torch.dtype) -> int:
+    """How many LSTMs run on the kernel of our own, or where that is not to be had, as parts of wider ones."""
     modules = dict(network.named_modules())
     calls = [(node, modules.get(str(node.target))) for node in network.graph.nodes]
-    return 0 if any(_writes(node, module) for node, module in calls) else join_lstms(network)
+    is_written_to = any(_writes(node, module) for node, module in calls)
+    if dtype == torch.float32 and row_lstms.has_lstms(network) and row_lstms.has_kernel():
+        return row_lstms.take_over(network, may_turn=not is_written_to)
+    return 0 if is_written_to else join_lstms(network)
 
 
 def _why_nothing(module: nn.Module) -> str:
@@ -201,8 +206,8 @@ def _why_nothing(module: nn.Module) -> str:
             "of torch.nn that have some within; those with hooks or other padding than zeros stay as they are"
         )
     return (
-        "it has no convolution of images, linear layer or small LSTMs over one input, whose weights could be "
-        "prepared"
+        "it has no convolution of images, linear layer or LSTM without projections, whose weights could be "
+        "prepared; without a C++ compiler, or in bfloat16, small LSTMs over one input alone"
     )
 
 
