@@ -249,8 +249,8 @@ def test_a_whole_network_computes_the_same_and_the_original_is_left_alone(dtype:
         (nn.Linear(3, 3).eval().double(), torch.float32, "the module is torch.float64; give it in float32"),
         (nn.Linear(3, 3, device="meta").eval(), torch.float32, "on the CPU; one is on meta"),
         (nn.Linear(3, 3).eval(), torch.float64, "in float32 or bfloat16"),
-        (nn.Tanh().eval(), torch.float32, "no convolution of images, linear layer or small LSTMs"),
-        (nn.LSTM(3, 3).eval(), torch.float32, "no convolution of images, linear layer or small LSTMs"),
+        (nn.Tanh().eval(), torch.float32, "no convolution of images, linear layer or LSTM"),
+        (nn.LSTM(3, 3).eval(), torch.bfloat16, "in bfloat16, small LSTMs over one input alone"),
         (
             nn.TransformerEncoderLayer(3, 1, 4).eval(),
             torch.float32,
