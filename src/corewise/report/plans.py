@@ -46,6 +46,7 @@ class PlanShown:
     tasks: Sequence[PlannedTask]
     bars: Sequence[Bar]
     num_packed: int = 0  # layers whose weights were packed beforehand
+    num_own_lstms: int = 0  # calls of LSTMs on the kernel by rows
 
     @property
     def cpus(self) -> list[int]:
@@ -93,6 +94,7 @@ def read_plan(told: Mapping[str, Any]) -> PlanShown | None:
             tasks=tasks,
             bars=[bar for bar in bars if bar.cpus and bar.end_s >= bar.start_s and bar.task < len(tasks)],
             num_packed=int(told.get("num_packed") or 0),
+            num_own_lstms=int(told.get("num_own_lstms") or 0),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -115,7 +115,7 @@ def _built() -> Path:
         with _alone(folder):
             target = _kept(folder, compiler)[0]
             if not target.exists():  # another process may have been quicker
-                note_once("building the C++ executor, once for this torch and compiler; it takes some 20 s")
+                note_once("building the C++ part, once for this torch and compiler; it takes half a minute")
                 _compile(compiler, target)
             return target
     except OSError as problem:

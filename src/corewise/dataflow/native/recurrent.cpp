@@ -348,7 +348,7 @@ bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
   const int64_t in_turn =
       std::min(rounded_up(it.rows, lanes), (chunks.num + num_threads - 1) / num_threads * chunks.rows_each);
   const double ours = double(in_turn) * (products + 2.4 * double(it.hidden));
-  const double begin = num_threads > 1 ? 2800 : 1300;
+  const double begin = num_threads > 1 ? 2500 : 1000;
   const double theirs = begin + double(it.rows) / double(num_threads) * (products + 2.5 * double(rounded_up(it.hidden, 16)));
   return ours <= theirs;
 }
