@@ -3,8 +3,8 @@
     python benchmarks/row_lstms.py --threads 1 2 --out row_lstms.json
 
 The operator that `corewise.malleable` and `corewise.freeze` use: our kernel, or torch's where a rule says
-that ours would be slower; so no ratio should lie below 1 by more than noise. Errors are those of all results and
-gradients, against float64. Needs a C++ compiler.
+that ours would be slower; so no ratio should lie below 1 by more than noise. Errors are those of all results
+and gradients, against float64. Needs a C++ compiler.
 """
 
 import argparse

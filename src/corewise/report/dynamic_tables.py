@@ -254,8 +254,8 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
         rows=rows,
         caption=(
             f"{counted(sum(task.num_operators for task in plan.tasks), 'operator')} in "
-            f"{counted(len(plan.tasks), 'task')}{packed}{by_rows}; began and took: in the step drawn; alone at N: "
-            "measured on N cores while planning. "
+            f"{counted(len(plan.tasks), 'task')}{packed}{by_rows}; began and took: in the step drawn; "
+            "alone at N: measured on N cores while planning. "
             f"Candidates timed in turns: {_candidates(plan)}, {runs}.{cut}"
         ),
     )
