@@ -2,12 +2,14 @@
 
 `record` measures every setting of a grid in turns with a pinned thread, raw samplings kept, and goes on where
 it stopped; `remeasure` starts the best of them again; `replay` runs each method on recorded (and made-up)
-grids, where time is what the recorded starts and samplings took; `live` runs our search among a grid's
-settings on this machine itself, and judges what it found by the grid.
+grids, where time is what the recorded starts and samplings took; `oracle` tells what measuring gives someone
+who knows where to look; `live` runs our search among a grid's settings on this machine itself, and judges
+what it found by the grid.
 
     python benchmarks/tune_search.py record resnet18 --batch 4 --args image_size=64 --out grid.jsonl
     python benchmarks/tune_search.py remeasure grid.jsonl
     python benchmarks/tune_search.py replay grid.jsonl --synthetic 4 --seeds 10
+    python benchmarks/tune_search.py oracle grid.jsonl
     python benchmarks/tune_search.py live grid.jsonl
 
 hypertune (Intel's, archived) tries its settings one after the other with one sample each; Optuna's TPE
@@ -260,6 +262,51 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
+# What measuring gives someone who knows where to look
+
+
+def oracle(grid: Grid, num_starts: int, num_samplings: int, near: float, num_seeds: int) -> dict[str, Any]:
+    """How often someone comes within 3 % who is told which settings lie so near the grid's best.
+
+    Each of these is started so many times and sampled by itself; the largest mean logarithm is taken.
+    """
+    limit_s = grid.points[grid.space.default].latency_s * 1.02 if grid.bounded_latency else math.inf
+    allowed = [point for point in grid.points.values() if point.starts and point.latency_s <= limit_s]
+    told = [point for point in allowed if point.value >= (1 - near) * grid.best]
+    losses, seconds = [], []
+    for seed in range(num_seeds):
+        arena = ReplayArena(grid, seed)
+        means = {
+            point: statistics.fmean(
+                math.log(entrant.sample().throughput)
+                for entrant in (arena.enter(point.setting, math.inf) for _ in range(num_starts))
+                for _ in range(num_samplings)
+            )
+            for point in told
+        }
+        losses.append(1 - max(told, key=lambda point: means[point]).value / grid.best)
+        seconds.append(arena.seconds)
+    return {
+        "grid": grid.name,
+        "num_told": len(told),
+        "starts": num_starts,
+        "samplings": num_samplings,
+        "within": sum(loss <= WITHIN for loss in losses) / num_seeds,
+        "share_of_grid": statistics.median(seconds) / grid.seconds,
+    }
+
+
+def show_oracles(rows: Sequence[dict[str, Any]]) -> None:
+    print(
+        f"{'grid':28} {'settings':>8} {'starts':>6} {'samplings':>9} {'within 3 %':>10} {'of grid time':>13}"
+    )
+    for row in rows:
+        print(
+            f"{row['grid']:28} {row['num_told']:8} {row['starts']:6} {row['samplings']:9} "
+            f"{row['within']:10.0%} {row['share_of_grid']:13.1%}"
+        )
+
+
 # Made-up grids with a known optimum
 
 
@@ -338,6 +385,14 @@ def main() -> None:
     )
     replaying.add_argument("--methods", default=",".join(METHODS))
     replaying.add_argument("--out", type=Path)
+    bounds = verbs.add_parser("oracle")
+    bounds.add_argument("grids", nargs="+", type=Path)
+    bounds.add_argument("--starts", default="1,2,4,8", help="of each setting, by comma")
+    bounds.add_argument("--samplings", type=int, default=2, help="of each start")
+    bounds.add_argument(
+        "--near", type=float, default=0.12, help="only settings so near the best are measured"
+    )
+    bounds.add_argument("--seeds", type=int, default=500)
     alive = verbs.add_parser("live")
     alive.add_argument("grids", nargs="+", type=Path)
     alive.add_argument("--share", type=float, default=0.1, help="of the grid's time")
@@ -357,6 +412,15 @@ def main() -> None:
             if [knob.choices for knob in tunable.space.knobs] != [knob.choices for knob in grid.space.knobs]:
                 sys.exit(f"{path} was recorded with other knobs than this machine and version have")
             remeasure(tunable, grid, path, given.near, given.most, given.rounds)
+        return
+    if given.verb == "oracle":
+        show_oracles(
+            [
+                oracle(read_grid(path), int(num), given.samplings, given.near, given.seeds)
+                for path in given.grids
+                for num in given.starts.split(",")
+            ]
+        )
         return
     if given.verb == "live":
         told = []
