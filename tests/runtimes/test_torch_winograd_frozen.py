@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from corewise.dataflow.native.build import CannotBuild  # noqa: E402
+from corewise.runtimes.registry import find_runtime  # noqa: E402
 from corewise.runtimes.torch import winograd  # noqa: E402
 from corewise.runtimes.torch.prepared import freeze  # noqa: E402
 from corewise.runtimes.torch.winograd import WinogradConvolution, suits  # noqa: E402
@@ -149,6 +150,19 @@ def test_where_it_cannot_be_built_all_stays_as_it_was(monkeypatch: pytest.Monkey
         frozen = freeze(module, x, winograd=wanted)
         assert not layers_of(frozen)
         assert error(frozen(x), module(x).double()) < MOST_ERROR
+
+
+@pytest.mark.parametrize("gain", [2.0, 0.5])
+def test_the_record_says_how_many_layers_take_it(
+    gain: float, params: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "_gains", lambda network, one, *others: dict.fromkeys(one, gain))
+    runtime = find_runtime("torch")
+    runtime.warm()
+    point = {"workload": "resnet18", "image_size": 32, "batch": 2, "freezing": "full"}
+    job = runtime.prepare(params(**point), alone)
+    assert job.check().passed
+    assert job.facts()["num_winograd_layers"] == (13 if gain > 1 else 0)
 
 
 def test_none_are_used_where_they_are_not_wanted_or_in_bfloat16() -> None:

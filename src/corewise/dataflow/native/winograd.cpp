@@ -14,18 +14,31 @@
 
 namespace corewise::winograd {
 
+using Powers = std::vector<std::array<double, kIn>>;  // of each point, divided as its interpolation asks
+
 bool is_known(int64_t kernel) { return kernel == 3 || kernel == 5; }
 
 // The polynomial whose coefficients are a row of the kernel, at the points: at infinity its last one counts.
-std::vector<std::array<double, kIn>> powers_at_points(int64_t kernel) {
+Powers powers_at_points(int64_t kernel) {
   constexpr double a = 0.70710678118654752440, b = 1.41421356237309504880;
   constexpr double points[kIn] = {0, a, -a, b, -b, 0}, divisors[kIn] = {1, -1.5, -1.5, 6, 6, 1};
-  std::vector<std::array<double, kIn>> found(kernel);
+  Powers found(kernel);
   for (int64_t power = 0; power < kernel; ++power) {
     for (int i = 0; i + 1 < kIn; ++i) found[power][i] = std::pow(points[i], double(power)) / divisors[i];
     found[power][kIn - 1] = power + 1 == kernel;
   }
   return found;
+}
+
+void at_points(const float* weights, int64_t kernel, const Powers& powers, double (&found)[kNumPoints]) {
+  std::fill(found, found + kNumPoints, 0.0);
+  for (int64_t column = 0; column < kernel; ++column) {
+    double along[kIn] = {};
+    for (int64_t row = 0; row < kernel; ++row)
+      for (int i = 0; i < kIn; ++i) along[i] += powers[row][i] * weights[row * kernel + column];
+    for (int i = 0; i < kIn; ++i)
+      for (int j = 0; j < kIn; ++j) found[i * kIn + j] += powers[column][j] * along[i];
+  }
 }
 
 // Weights at the 36 points, rounded once, in panels that lie as they are read.
@@ -39,23 +52,18 @@ at::Tensor weight(const at::Tensor& given) {
   const at::Tensor dense = given.contiguous();
   at::Tensor made = at::empty({out_channels, channels, kNumPoints}, dense.options());
   const auto powers = powers_at_points(kernel);
-  const float* w = dense.const_data_ptr<float>();
+  const float* const from = dense.const_data_ptr<float>();
   float* const to = made.mutable_data_ptr<float>();
-  const int64_t panel = version().panel;
-  for (int64_t k = 0; k < out_channels; ++k) {
-    const int64_t first = k / panel * panel, width = std::min(panel, out_channels - first);
-    float* const own = to + first * channels * kNumPoints + (k - first);
-    for (int64_t c = 0; c < channels; ++c, w += kernel * kernel) {
-      double half[kIn][kIn] = {}, found[kNumPoints] = {};
-      for (int64_t row = 0; row < kernel; ++row)
-        for (int64_t column = 0; column < kernel; ++column)
-          for (int i = 0; i < kIn; ++i) half[i][column] += powers[row][i] * w[row * kernel + column];
-      for (int i = 0; i < kIn; ++i)
-        for (int64_t column = 0; column < kernel; ++column)
-          for (int j = 0; j < kIn; ++j) found[i * kIn + j] += powers[column][j] * half[i][column];
-      for (int64_t point = 0; point < kNumPoints; ++point)
-        own[(point * channels + c) * width] = float(found[point]);
-    }
+  for (int64_t first = 0; first < out_channels; first += version().panel) {
+    const int64_t width = std::min(version().panel, out_channels - first);
+    float* const panel = to + first * channels * kNumPoints;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t k = 0; k < width; ++k) {
+        double found[kNumPoints];
+        at_points(from + ((first + k) * channels + c) * kernel * kernel, kernel, powers, found);
+        for (int64_t point = 0; point < kNumPoints; ++point)
+          panel[(point * channels + c) * width + k] = float(found[point]);
+      }
   }
   return made;
 }

@@ -70,9 +70,9 @@ inline const Version& version() {
     const std::string capability = at::get_cpu_capability();
     const bool has_wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    if (capability == "AVX512" && has_wide) return avx512::kVersion;
+    if (capability.rfind("AVX512", 0) == 0 && has_wide) return avx512::kVersion;
     const bool has_middle = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if ((capability == "AVX512" || capability == "AVX2") && has_middle) return avx2::kVersion;
+    if (capability.rfind("AVX", 0) == 0 && has_middle) return avx2::kVersion;
 #endif
     return plain::kVersion;
   }();

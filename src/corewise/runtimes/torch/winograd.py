@@ -21,7 +21,7 @@ KERNELS = ((3, 3), (5, 5))
 CHANNEL_STEP = 16  # channels come in multiples of it
 MARGIN = 1.1  # what is not clearly quicker stays oneDNN's
 LEAST_ROUNDS, MOST_ROUNDS = 2, 4  # of the network, each once by either way
-ENOUGH_S = 3.0
+ENOUGH_S = 1.5
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
@@ -83,6 +83,11 @@ def use_winograd(
     for name, quicker in made.items():
         network.add_submodule(name, quicker)
     return len(made)
+
+
+def num_winograd_layers(network: nn.Module) -> int:
+    """How many layers of a network take Winograd's way."""
+    return sum(isinstance(layer, WinogradConvolution) for layer in network.modules())
 
 
 def suits(layer: nn.Conv2d) -> bool:
