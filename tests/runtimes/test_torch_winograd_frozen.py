@@ -14,6 +14,7 @@ from tests.runtimes.winograd_cases import MOST_ERROR, built, error, images  # no
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from corewise.dataflow.malleable import malleable  # noqa: E402
 from corewise.dataflow.native.build import CannotBuild  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
 from corewise.runtimes.torch import winograd  # noqa: E402
@@ -170,6 +171,32 @@ def test_none_are_used_where_they_are_not_wanted_or_in_bfloat16() -> None:
     assert not layers_of(freeze(module, x, winograd=False))
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         assert not layers_of(freeze(module, x, torch.bfloat16, winograd=True))
+
+
+class Branches(nn.Module):
+    """Two branches that may run beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Block(nn.ReLU()), Block(nn.Tanh())
+
+    def forward(self, x: Any) -> Any:
+        return self.one(x) - self.other(x)
+
+
+@pytest.mark.parametrize("executor", ["python", "native"])
+def test_frozen_layers_run_beside_each_other(executor: str) -> None:
+    module, x = Branches().eval(), images(2, 16, 12, 12)
+    frozen = freeze(module, x, winograd=True)
+    options = {"executor": executor, "planning_s": 0.05, "keep": False, "run": "planned"}
+    fast = malleable(frozen, (x,), **options)
+    try:
+        for _ in range(3):
+            fresh = images(2, 16, 12, 12)
+            assert torch.equal(fast(fresh), frozen(fresh))
+        assert "tasks on" in fast.explain()  # there is a plan
+    finally:
+        fast.close()
 
 
 def test_a_copy_shares_its_weights_and_none_can_be_saved() -> None:
