@@ -4,12 +4,13 @@
 
 Needs torch and numpy only. All ways of one model run in one process, a call of each in turn; ratios are those
 of calls that follow each other. What each takes to be ready, compilation included, stands beside. Errors are
-relative to float64. `eager` is channels_last for images.
+relative to float64. `eager` is channels_last for images. The C++ module is built beforehand.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
 
+from corewise.dataflow.native.build import CannotBuild, native_module
 from corewise.runtimes.torch.network import build_network
 from corewise.runtimes.torch.prepared import freeze
 from corewise.workloads.registry import find_workload
@@ -70,6 +72,7 @@ def ways(module: Any, x: Any, dtype: Any, compiles: bool) -> Dict[str, Callable[
         "corewise.freeze": lambda: called(freeze(module, (x,), dtype)),
     }
     if not is_short:
+        found["corewise.freeze, winograd=False"] = lambda: called(freeze(module, (x,), dtype, winograd=False))
         found["torch.jit.optimize_for_inference"] = scripted
     if compiles:
         found["torch.compile, freezing"] = compiled
@@ -120,6 +123,8 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
+    with contextlib.suppress(CannotBuild):
+        native_module()
     kept: Dict[str, Any] = {"torch": torch.__version__, "threads": given.threads, "batch": given.batch}
     kept["cpus"] = len(os.sched_getaffinity(0))
     for name in given.models or MODELS:

@@ -18,7 +18,8 @@ import corewise  # noqa: E402
 from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
 from corewise.runtimes.torch.network import build_network  # noqa: E402
-from corewise.runtimes.torch.prepared import PreparedConvolution, freeze, prepare  # noqa: E402
+from corewise.runtimes.torch.prepared import freeze, prepare  # noqa: E402
+from corewise.runtimes.torch.prepared_layers import PreparedConvolution  # noqa: E402
 from corewise.workloads.registry import find_workload  # noqa: E402
 
 Params = Callable[..., dict[str, Any]]

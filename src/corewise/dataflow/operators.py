@@ -10,8 +10,10 @@ from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 import torch
 
 _SEEDED = getattr(torch.Tag, "nondeterministic_seeded", None)
-_TORCHS = {"aten", "prims", "quantized", "quantized_decomposed", "onednn", "mkldnn", "torchvision"}
-_KNOWN_NAMESPACES = {*_TORCHS, "corewise"}
+_KNOWN_NAMESPACES = {
+    *("aten", "prims", "quantized", "quantized_decomposed", "onednn", "mkldnn", "torchvision"),
+    "corewise",  # our own
+}
 # Operators that write to arguments though their schemas do not say so, when the named flag is set.
 _UNMARKED_WRITES = {
     "aten::batch_norm": ("training", ("running_mean", "running_var")),

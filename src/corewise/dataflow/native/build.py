@@ -29,7 +29,8 @@ import torch
 from corewise.dataflow.native.interface import NativeModule
 from corewise.dataflow.spinning import note_once
 
-UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3"}  # compiled beside each other
+# Compiled beside each other, each as far as it pays.
+UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3", "winograd.cpp": "-O3"}
 HEADERS = (
     "boxing.h",
     "contents.h",
@@ -37,11 +38,17 @@ HEADERS = (
     "executor.h",
     "graph.h",
     "lanes.h",
+    "operators.h",
     "recurrent.h",
     "recurrent_kernel.h",
+    "team.h",
     "training.h",
     "waiting.h",
     "widths.h",
+    "winograd.h",
+    "winograd_kernel.h",
+    "winograd_team.h",
+    "winograd_versions.h",
 )
 NAME = "corewise_native"
 OWN_FOLDER = "COREWISE_NATIVE_CACHE"  # where builds are kept instead, for images and shared installations

@@ -1,7 +1,6 @@
 // Whether tensors hold what they held: a number for the contents of each, made of every byte.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -15,9 +14,7 @@
 #include <immintrin.h>
 #endif
 
-extern "C" {  // of the OpenMP that torch has loaded: a library of one's own would bring threads of its own
-__attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
-}
+#include "team.h"
 
 namespace corewise {
 
@@ -138,9 +135,9 @@ inline std::optional<std::vector<uint64_t>> contents_of(const std::vector<at::Te
       work.blocks.push_back({bytes + at, std::min(kBlock, size - at), at / kBlock, i});
     total += size;
   }
-  const auto num = std::min<size_t>(at::get_num_threads(), total / kWorthThread + 1);
-  if (GOMP_parallel && num > 1)
-    GOMP_parallel(work_on, &work, at::get_num_threads(), 0);  // as wide as its teams always are
+  const int64_t width = own_width();
+  if (width > 1 && total >= kWorthThread)
+    GOMP_parallel(work_on, &work, unsigned(width), 0);
   else
     work.work();
   std::vector<uint64_t> found;

@@ -1,5 +1,4 @@
 // LSTMs as operators of torch, with gradients: corewise::lstm takes what aten::lstm takes.
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -11,15 +10,12 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
 #include <atomic>
 
+#include "operators.h"
 #include "recurrent.h"
-
-extern "C" {  // of the OpenMP that torch has loaded
-__attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
-}
+#include "team.h"
 
 namespace corewise {
 
@@ -121,15 +117,15 @@ struct Sharing {
 template <class Work>
 void share(int64_t num_chunks, int64_t num_threads, const Work& work) {
   Sharing<Work> sharing{work, num_chunks};
-  if (GOMP_parallel && num_threads > 1 && num_chunks > 1)
-    GOMP_parallel(Sharing<Work>::run, &sharing, unsigned(num_threads), 0);  // as wide as its teams always are
+  if (num_threads > 1 && num_chunks > 1)
+    GOMP_parallel(Sharing<Work>::run, &sharing, unsigned(num_threads), 0);
   else
     Sharing<Work>::run(&sharing);
 }
 
 int64_t threads_for(const LstmSizes& it) {
   const double products = double(it.steps) * it.rows * kGates * it.hidden * (it.inputs + it.hidden + 8);
-  return products < 2 * kWorthThread ? 1 : at::get_num_threads();
+  return products < 2 * kWorthThread ? 1 : own_width();
 }
 
 // Memory of num numbers for each of some threads; torch's own begins with a line of the cache.
@@ -401,22 +397,23 @@ Three lstm(
   return {batch_first ? x.transpose(0, 1) : x, at::stack(last_h), at::stack(last_c)};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(corewise, library) {
-  library.def(
+std::unique_ptr<torch::Library> registered() {
+  auto made = library_without("corewise::lstm");
+  if (!made) return made;
+  made->def(
       "lstm_direction(Tensor x, Tensor h, Tensor c, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, bool reverse)"
       " -> (Tensor, Tensor, Tensor)");
-  library.def(
+  made->def(
       "lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train,"
       " bool bidirectional, bool batch_first, bool reverse=False) -> (Tensor, Tensor, Tensor)",
       lstm);
+  made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(direction)));
+  made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shapes)));
+  made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::AutogradCPU, TORCH_FN(direction_with_gradients)));
+  return made;
 }
 
-TORCH_LIBRARY_IMPL(corewise, CPU, library) { library.impl("lstm_direction", direction); }
+const std::unique_ptr<torch::Library> library = registered();
 
-TORCH_LIBRARY_IMPL(corewise, Meta, library) { library.impl("lstm_direction", shapes); }
-
-TORCH_LIBRARY_IMPL(corewise, AutogradCPU, library) { library.impl("lstm_direction", direction_with_gradients); }
-
+}  // namespace
 }  // namespace corewise

@@ -24,6 +24,7 @@ from corewise.runtimes.torch.quantization import Quantised, quantised
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
 from corewise.runtimes.torch.widths import planned, width_facts
+from corewise.runtimes.torch.winograd import num_winograd_layers
 
 MOMENTUM = 0.9
 NUM_SCALING_BATCHES = 2  # from which int8 learns its scales
@@ -68,6 +69,7 @@ class ModuleJob:
         if settings.freezing == "full" and settings.execution == "eager":
             dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
             network, self._num_prepared = prepare(network, task.batches.next()[0], dtype)
+        self._num_winograd = num_winograd_layers(network)
         self._quantised: Optional[Quantised] = None
         if settings.dtype == "int8":
             examples = [task.batches.next()[0] for _ in range(NUM_SCALING_BATCHES)]
@@ -139,7 +141,9 @@ class ModuleJob:
         num_prepared = self._num_prepared or num_prepared_weights() - self._num_prepared_before
         if num_prepared == 0:
             raise Infeasible("freezing full: the compiler found no weights that it could prepare")
-        return {"num_prepared_weights": num_prepared}
+        if not self._num_prepared:
+            return {"num_prepared_weights": num_prepared}
+        return {"num_prepared_weights": num_prepared, "num_winograd_layers": self._num_winograd}
 
     def _width_facts(self) -> Mapping[str, Any]:
         if self._settings.execution != "malleable":

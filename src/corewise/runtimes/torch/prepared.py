@@ -19,7 +19,9 @@ from corewise.runtimes.base import Infeasible
 from corewise.runtimes.torch import row_lstms
 from corewise.runtimes.torch.freezing import computes_as_torchs, fold_norms, has_hooks, traced
 from corewise.runtimes.torch.joined_lstms import join_lstms, unused_name
+from corewise.runtimes.torch.prepared_layers import Activation, Prepared, PreparedConvolution, PreparedLinear
 from corewise.runtimes.torch.same_results import copied, left_alone, require_same
+from corewise.runtimes.torch.winograd import use_winograd
 
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPE = "shape"  # where a node keeps that of its value
@@ -48,88 +50,22 @@ _MODULES: Mapping[type, str] = {
     nn.SiLU: "swish",
     nn.GELU: "gelu",
 }
-Activation = Tuple[str, Optional[str]]  # its name, and which way to compute it
-
-
-class Prepared(nn.Module):
-    """A layer whose weights lie as oneDNN wants them, with an activation of its own."""
-
-    def __init__(self, layer: Union[nn.Conv2d, nn.Linear], dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.activation: Activation = ("none", None)
-        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype, copy=True)
-        self.weight: Tensor
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Prepared:
-        raise RuntimeError("weights that were prepared for inference stay where and what they are")
-
-    def __deepcopy__(self, memo: Any) -> Prepared:
-        return self  # nothing of it changes
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "prepared weights cannot be saved: save the model itself, and freeze it where it is loaded"
-        )
-
-
-class PreparedConvolution(Prepared):
-    """A convolution, which may add its result to another value."""
-
-    def __init__(self, layer: nn.Conv2d, x: Sequence[int], dtype: torch.dtype) -> None:
-        super().__init__(layer, dtype)
-        around = (layer.padding, layer.stride, layer.dilation)
-        self.around = [list(cast(Tuple[int, ...], each)) for each in around]
-        self.sizes = (*self.around, layer.groups)
-        self.overwrites = False  # the value it is added to
-        self.num_channels, self.kernel = layer.out_channels, layer.kernel_size
-        weight = layer.weight.detach().to(dtype)
-        self.weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *self.sizes, list(x))
-
-    def forward(self, x: Tensor, other: Optional[Tensor] = None) -> Any:
-        x = x.to(self.dtype)
-        name, how = self.activation
-        given = (x, self.weight, self.bias, *self.sizes)
-        if other is None:
-            return torch.ops.mkldnn._convolution_pointwise(*given, name, [], how)
-        then = None if name == "none" else name
-        if tuple(other.shape) != self._result_shape(x):  # one is spread out, which the example's was not
-            alone = torch.ops.mkldnn._convolution_pointwise(*given, "none", [], None) + other.to(self.dtype)
-            return alone if then is None else torch.relu(alone)
-        if self.overwrites and other.dtype == self.dtype:
-            return torch.ops.mkldnn._convolution_pointwise_(other, *given, "add", 1.0, then, [], how)
-        other = other.to(self.dtype)
-        return torch.ops.mkldnn._convolution_pointwise(x, other, *given[1:], "add", 1.0, then, [], how)
-
-    def _result_shape(self, x: Tensor) -> Tuple[int, ...]:
-        along = zip(x.shape[2:], self.kernel, *self.around)
-        sizes = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, p, s, d in along)
-        return (x.shape[0], self.num_channels, *sizes)
-
-
-class PreparedLinear(Prepared):
-    """A linear layer over the last dimension."""
-
-    def __init__(self, layer: nn.Linear, x: Sequence[int], dtype: torch.dtype) -> None:
-        super().__init__(layer, dtype)
-        num_rows = 1
-        for size in x[:-1]:
-            num_rows *= size
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().to(dtype), num_rows)
-
-    def forward(self, x: Tensor) -> Any:
-        name, how = self.activation
-        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, name, [], how)
 
 
 def freeze(
-    module: nn.Module, example_inputs: Union[Tensor, Sequence[Any]], dtype: torch.dtype = torch.float32
+    module: nn.Module,
+    example_inputs: Union[Tensor, Sequence[Any]],
+    dtype: torch.dtype = torch.float32,
+    *,
+    winograd: Optional[bool] = None,
 ) -> nn.Module:
     """A copy of an evaluating module for inference on CPUs, of the same results up to rounding.
 
     In bfloat16 it is called under `torch.autocast("cpu", torch.bfloat16)`, as the module itself would be.
-    Other sizes of inputs than the example's are computed right too. Infeasible says why there is no such
-    copy; one reason is that results for the example differ: torch.fx does not see all that a module may do.
+    Other sizes of inputs than the example's are computed right too. Convolutions of 3 x 3 and 5 x 5
+    in float32 take Winograd's way where it is measured to be quicker for the example; `winograd` says that
+    all take it that can, or none. Infeasible says why there is no such copy; one reason is that results for
+    the example differ: torch.fx does not see all that a module may do.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"corewise.freeze takes a torch.nn.Module, not {type(module).__name__}")
@@ -141,14 +77,16 @@ def freeze(
         with left_alone(module):
             wanted = module(*copied(inputs))
         with left_alone(module), torch.autocast("cpu", enabled=False):
-            made = copy.deepcopy(prepare(module, inputs, dtype)[0])  # changes of either are not the other's
+            made = copy.deepcopy(prepare(module, inputs, dtype, winograd)[0])  # neither changes the other
         with left_alone(made):
             got = made(*copied(inputs))
     require_same(wanted, got)
     return made.eval().requires_grad_(False)  # parts that torch.fx has made are said to train
 
 
-def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype) -> Tuple[nn.Module, int]:
+def prepare(
+    module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype, winograd: Optional[bool] = None
+) -> Tuple[nn.Module, int]:
     """That copy, and how many weights were prepared; Infeasible with the reason where there are none."""
     _refuse(module, dtype)
     network = traced(module, "freezing full")
@@ -156,9 +94,13 @@ def prepare(module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype
     _leave_out_idle(network)
     with torch.no_grad():
         _Shapes(network).run(*copied(example_inputs))
-    num_prepared = _prepare_lstms(network, dtype) + _Preparing(network, dtype).run()
+    num_lstms = _prepare_lstms(network, dtype)
+    preparing = _Preparing(network, dtype)
+    num_prepared = num_lstms + preparing.run()
     if not num_prepared:
         raise Infeasible(f"freezing full: {_why_nothing(module)}")
+    if dtype == torch.float32 and winograd is not False:
+        use_winograd(network, preparing.convolutions, example_inputs, is_measured=winograd is None)
     return network, num_prepared
 
 
@@ -219,6 +161,7 @@ class _Preparing:
         self.modules: Dict[str, nn.Module] = dict(network.named_modules())
         self.order = {node: place for place, node in enumerate(network.graph.nodes)}
         self.prepared: Dict[fx.Node, Prepared] = {}
+        self.convolutions: Dict[str, nn.Conv2d] = {}  # what was prepared, by the name of what it became
 
     def run(self) -> int:
         for node in list(self.network.graph.nodes):
@@ -249,6 +192,8 @@ class _Preparing:
             name = unused_name(self.network, f"prepared_{len(self.prepared)}")
             self.network.add_submodule(name, made)
             node.target = name
+            if isinstance(layer, nn.Conv2d):
+                self.convolutions[name] = layer
             self.modules[name] = self.prepared[node] = made
 
     def _take_in_sum(self, node: fx.Node) -> None:

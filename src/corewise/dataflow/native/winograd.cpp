@@ -1,0 +1,196 @@
+// Convolutions of stride 1 by fewer products, for inference: Winograd's F(4x4, 3x3), a quarter of them, and
+// F(2x2, 5x5), little more than a third.
+#include "operators.h"
+#include "winograd_team.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace corewise::winograd {
+
+using Powers = std::vector<std::array<double, kIn>>;  // of each point, divided as its interpolation asks
+
+bool is_known(int64_t kernel) { return kernel == 3 || kernel == 5; }
+
+// The polynomial whose coefficients are a row of the kernel, at the points: at infinity its last one counts.
+Powers powers_at_points(int64_t kernel) {
+  constexpr double a = 0.70710678118654752440, b = 1.41421356237309504880;
+  constexpr double points[kIn] = {0, a, -a, b, -b, 0}, divisors[kIn] = {1, -1.5, -1.5, 6, 6, 1};
+  Powers found(kernel);
+  for (int64_t power = 0; power < kernel; ++power) {
+    for (int i = 0; i + 1 < kIn; ++i) found[power][i] = std::pow(points[i], double(power)) / divisors[i];
+    found[power][kIn - 1] = power + 1 == kernel;
+  }
+  return found;
+}
+
+void at_points(const float* weights, int64_t kernel, const Powers& powers, double (&found)[kNumPoints]) {
+  std::fill(found, found + kNumPoints, 0.0);
+  for (int64_t column = 0; column < kernel; ++column) {
+    double along[kIn] = {};
+    for (int64_t row = 0; row < kernel; ++row)
+      for (int i = 0; i < kIn; ++i) along[i] += powers[row][i] * weights[row * kernel + column];
+    for (int i = 0; i < kIn; ++i)
+      for (int j = 0; j < kIn; ++j) found[i * kIn + j] += powers[column][j] * along[i];
+  }
+}
+
+// Weights at the 36 points, rounded once, in panels that lie as they are read.
+at::Tensor weight(const at::Tensor& given) {
+  const bool is_square = given.dim() == 4 && given.size(2) == given.size(3) && is_known(given.size(2));
+  TORCH_CHECK(is_square, "weights of 3 x 3 or 5 x 5 are needed");
+  TORCH_CHECK(given.scalar_type() == at::kFloat, "float32 is needed, not ", given.scalar_type());
+  const int64_t out_channels = given.size(0), channels = given.size(1), kernel = given.size(2);
+  const bool are_whole = out_channels % kChannelStep == 0 && channels % kChannelStep == 0;
+  TORCH_CHECK(out_channels && channels && are_whole, "channels in multiples of ", kChannelStep, " are needed");
+  const at::Tensor dense = given.contiguous();
+  at::Tensor made = at::empty({out_channels, channels, kNumPoints}, dense.options());
+  const auto powers = powers_at_points(kernel);
+  const float* const from = dense.const_data_ptr<float>();
+  float* const to = made.mutable_data_ptr<float>();
+  for (int64_t first = 0; first < out_channels; first += version().panel) {
+    const int64_t width = std::min(version().panel, out_channels - first);
+    float* const panel = to + first * channels * kNumPoints;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t k = 0; k < width; ++k) {
+        double found[kNumPoints];
+        at_points(from + ((first + k) * channels + c) * kernel * kernel, kernel, powers, found);
+        for (int64_t point = 0; point < kNumPoints; ++point)
+          panel[(point * channels + c) * width + k] = float(found[point]);
+      }
+  }
+  return made;
+}
+
+using Maybe = std::optional<at::Tensor>;
+
+std::vector<int64_t> result_sizes(
+    const at::Tensor& x, const at::Tensor& weight, int64_t kernel, at::IntArrayRef padding) {
+  TORCH_CHECK(x.dim() == 4, "images are needed: a batch, channels, rows and columns");
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "float32 is needed, not ", x.scalar_type());
+  TORCH_CHECK(
+      weight.dim() == 3 && weight.size(2) == kNumPoints && weight.scalar_type() == at::kFloat &&
+          weight.is_contiguous(),
+      "weights are needed as winograd_weight makes them");
+  TORCH_CHECK(x.size(1) == weight.size(1), "weights of ", x.size(1), " channels are needed, not ", weight.size(1));
+  TORCH_CHECK(padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0, "two paddings are needed");
+  TORCH_CHECK(is_known(kernel), "a kernel of 3 or 5 is needed, not of ", kernel);
+  const int64_t height = x.size(2) + 2 * padding[0] - kernel + 1;
+  const int64_t width = x.size(3) + 2 * padding[1] - kernel + 1;
+  TORCH_CHECK(height > 0 && width > 0, "images are too small for the kernel");
+  return {x.size(0), weight.size(0), height, width};
+}
+
+at::Tensor empty_result(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    int64_t kernel,
+    at::IntArrayRef padding,
+    at::MemoryFormat format) {
+  return at::empty(result_sizes(x, weight, kernel, padding), x.options().memory_format(format));
+}
+
+void convolve(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const Maybe& bias,
+    int64_t kernel,
+    at::IntArrayRef padding,
+    const Maybe& added,
+    bool relu,
+    at::Tensor& to) {
+  const auto sizes = result_sizes(x, weight, kernel, padding);
+  const auto format = at::MemoryFormat::ChannelsLast;
+  TORCH_CHECK(to.is_contiguous(format), "a result that lies as channels_last is needed");
+  const auto fits = [](const at::Tensor& it, at::IntArrayRef wanted) {
+    return it.sizes() == wanted && it.scalar_type() == at::kFloat;
+  };
+  TORCH_CHECK(!bias || fits(*bias, {sizes[1]}), "a bias for each channel is needed, in float32");
+  TORCH_CHECK(!added || fits(*added, sizes), "what is added has another form than the result");
+  if (to.numel() == 0) return;
+  const at::Tensor dense = x.contiguous(format);
+  const at::Tensor dense_bias = bias ? bias->contiguous() : at::Tensor();
+  const at::Tensor dense_added = added ? added->contiguous(format) : at::Tensor();
+  Job job = {};
+  job.x = dense.const_data_ptr<float>();
+  job.weights = weight.const_data_ptr<float>();
+  job.bias = bias ? dense_bias.const_data_ptr<float>() : nullptr;
+  job.added = added ? dense_added.const_data_ptr<float>() : nullptr;
+  job.y = to.mutable_data_ptr<float>();
+  job.height = x.size(2), job.width = x.size(3), job.channels = x.size(1);
+  job.out_height = sizes[2], job.out_width = sizes[3], job.out_channels = sizes[1];
+  job.pad_height = padding[0], job.pad_width = padding[1];
+  job.tile = kIn + 1 - kernel;
+  job.tiles_down = quotient_up(sizes[2], job.tile), job.tiles_across = quotient_up(sizes[3], job.tile);
+  job.relu = relu;
+  run(job, sizes[0]);
+}
+
+at::Tensor convolution(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const Maybe& bias,
+    int64_t kernel,
+    at::IntArrayRef padding,
+    const Maybe& added,
+    bool relu) {
+  at::Tensor made = empty_result(x, weight, kernel, padding, at::MemoryFormat::ChannelsLast);
+  convolve(x, weight, bias, kernel, padding, added, relu, made);
+  return made.contiguous(x.suggest_memory_format());  // the result lies as the image does
+}
+
+at::Tensor& convolution_(
+    at::Tensor& added,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const Maybe& bias,
+    int64_t kernel,
+    at::IntArrayRef padding,
+    bool relu) {
+  convolve(x, weight, bias, kernel, padding, added, relu, added);
+  return added;
+}
+
+at::Tensor shape_of_convolution(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const Maybe&,
+    int64_t kernel,
+    at::IntArrayRef padding,
+    const Maybe&,
+    bool) {
+  return empty_result(x, weight, kernel, padding, x.suggest_memory_format());
+}
+
+at::Tensor& shape_of_convolution_(
+    at::Tensor& added, const at::Tensor&, const at::Tensor&, const Maybe&, int64_t, at::IntArrayRef, bool) {
+  return added;
+}
+
+std::unique_ptr<torch::Library> registered() {
+  auto made = library_without("corewise::winograd_convolution");
+  if (!made) return made;
+  made->def("winograd_weight(Tensor weight) -> Tensor");
+  made->def(
+      "winograd_convolution(Tensor x, Tensor weight, Tensor? bias, int kernel, int[] padding, Tensor? added,"
+      " bool relu) -> Tensor");
+  made->def(
+      "winograd_convolution_(Tensor(a!) added, Tensor x, Tensor weight, Tensor? bias, int kernel, int[] padding,"
+      " bool relu) -> Tensor(a!)");
+  made->impl("winograd_weight", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(weight)));
+  made->impl("winograd_convolution", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution)));
+  made->impl("winograd_convolution_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution_)));
+  made->impl("winograd_convolution", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shape_of_convolution)));
+  made->impl("winograd_convolution_", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shape_of_convolution_)));
+  return made;
+}
+
+static const std::unique_ptr<torch::Library> library = registered();
+
+}  // namespace corewise::winograd

@@ -1,0 +1,45 @@
+// Convolutions of 3 x 3 and 5 x 5 by Winograd's way: what the instruction sets share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace corewise::winograd {
+
+constexpr int kIn = 6, kNumPoints = kIn * kIn;  // 6 x 6 values make a tile of 4 x 4 results, of 2 x 2 for 5 x 5
+constexpr int64_t kChannelStep = 16;  // channels come in such groups, in and out, whatever the processor
+constexpr int64_t kChannelBlock = 64;  // results that are computed before they are transformed back
+constexpr int64_t kApart = 16;  // so many floats between planes, which would share few lines of the cache
+
+// Polynomials are evaluated at 0, +-a, +-b and infinity. These two halve the error of +-1 and +-2, a * b is 1,
+// which saves a product, and their squares are exact.
+constexpr float kA = 0.70710678118654752440f, kB = 1.41421356237309504880f, kA2 = 0.5f, kB2 = 2.0f;
+
+struct Job {
+  const float *x, *weights, *bias, *added, *zeros;  // images are channels_last; zeros: as many as channels
+  float* y;
+  int64_t height, width, channels;
+  int64_t out_height, out_width, out_channels;
+  int64_t pad_height, pad_width;
+  int64_t tile, tiles_down, tiles_across;  // results along a tile, tiles of an image
+  bool relu;
+};
+
+// Tiles and channels of the result that are computed at once; the channels are a multiple of the block's.
+struct Part {
+  int64_t first_tile, num_tiles, first_channel, end_channel;
+};
+
+inline int64_t plane_of(int64_t tiles, int64_t channels) { return tiles * channels + kApart; }
+
+inline int64_t scratch_for(int64_t tiles, int64_t channels) {
+  return kNumPoints * (plane_of(tiles, channels) + plane_of(tiles, kChannelBlock));
+}
+
+// What an instruction set offers; weights lie in panels that are `panel` channels wide.
+struct Version {
+  int64_t panel, rows;
+  void (*compute)(const Job& job, const Part& part, float* scratch);
+};
+
+}  // namespace corewise::winograd
