@@ -199,11 +199,17 @@ def test_weights_alone_may_want_gradients() -> None:
         torch.testing.assert_close(one, other, **CLOSE)
 
 
-def test_second_derivatives_are_refused_not_zero() -> None:
-    values = [value.requires_grad_() for value in given((4, 20, 4, 6))]
-    rows = torch.ops.corewise.lstm_direction(*values, reverse=False)[0]
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        torch.autograd.grad(rows.sum(), values, create_graph=True)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_second_derivatives_are_those_of_torch(reverse: bool) -> None:
+    found = []
+    for dtype, run in ((torch.float64, by_torch), (torch.float32, torch.ops.corewise.lstm_direction)):
+        torch.manual_seed(2)
+        values = [value.to(dtype).requires_grad_() for value in given((4, 20, 4, 6))]
+        rows, last, _ = run(*values, reverse=reverse)
+        first = torch.autograd.grad(rows.square().sum() + last.sum(), values, create_graph=True)
+        found.append(torch.autograd.grad(sum(one.square().sum() for one in first), values))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.double(), one, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -308,8 +314,9 @@ def test_without_our_kernels_the_graph_is_torchs() -> None:
 def planned_natively() -> Any:
     made: list[Malleable] = []
 
-    def make(model: Any, x: Any) -> Malleable:
-        made.append(malleable(model, (x,), executor="native", planning_s=0.1, keep=False, run="planned"))
+    def make(model: Any, x: Any, **options: Any) -> Malleable:
+        settings = {"executor": "native", "planning_s": 0.1, "keep": False, "run": "planned", **options}
+        made.append(malleable(model, (x,), **settings))
         return made[-1]
 
     yield make
@@ -341,3 +348,17 @@ def test_a_planned_model_trains_as_the_module_does(planned_natively: Any) -> Non
     got = torch.autograd.grad(sum(one.square().sum() for one in fast(x)), [*model.parameters()])
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_torchs_kernels_run_where_ours_are_not_wanted(planned_natively: Any) -> None:
+    model, x = BothWays(), torch.randn(7, 64, 6)
+    assert "by rows" not in planned_natively(model, x, kernels=False).explain()
+
+
+def test_a_planned_model_has_second_derivatives(planned_natively: Any) -> None:
+    model, x = BothWays(), torch.randn(5, 64, 6, requires_grad=True)
+    found = []
+    for run in (model, planned_natively(model, x)):
+        [first] = torch.autograd.grad(run(x)[0].square().sum(), [x], create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x])[0])
+    torch.testing.assert_close(*found, **CLOSE)

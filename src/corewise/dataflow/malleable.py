@@ -57,6 +57,7 @@ def malleable(
     keep: bool = True,
     run: str = "best",
     pack: bool = True,
+    kernels: bool = True,
 ) -> Malleable:
     """The model as a callable that gives the same results with every core busy, where that is faster.
 
@@ -64,14 +65,22 @@ def malleable(
     it the plan is made at the first call. executor: "native", "python", or None for the best there is. cpus:
     those to use, instead of all this process may use. keep: whether costs and plan are kept for later starts.
     run: "best" of what was timed, plain execution included, or "planned": changing widths whatever they take.
-    pack: whether weights may lie in memory a second time, in the order that kernels read them in.
+    pack: whether weights may lie in memory a second time, in the order that kernels read them in. kernels:
+    whether LSTMs may run on ours, which add up in another order than torch's.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"malleable takes a torch.nn.Module, not {type(model).__name__}; for functions: parallel"
         )
     made = Malleable(
-        model, executor=executor, cpus=cpus, planning_s=planning_s, keep=keep, run=run, pack=pack
+        model,
+        executor=executor,
+        cpus=cpus,
+        planning_s=planning_s,
+        keep=keep,
+        run=run,
+        pack=pack,
+        kernels=kernels,
     )
     if example_inputs is not None:
         args, kwargs = _as_call(example_inputs)
@@ -113,6 +122,7 @@ class Malleable:
         keep: bool = True,
         run: str = "best",
         pack: bool = True,
+        kernels: bool = True,
     ) -> None:
         if run not in ("best", "planned"):
             raise ValueError(f"run={run!r}: known are 'best' and 'planned'")
@@ -127,6 +137,7 @@ class Malleable:
             "keep": keep,
             "run": run,
             "pack": bool(pack),
+            "kernels": bool(kernels),
         }
         self._kind_of_executor, self._no_native = executors.available(executor)
         self._pid = os.getpid()
@@ -258,7 +269,7 @@ class Malleable:
         teams = self._teams()
         others = () if is_asked else tuple(self._entries.values())
         executor, packs = self._kind_of_executor, self._may_pack(kind)
-        own_kernels = executor == "native" and kind.autocast is None
+        own_kernels = bool(self._options["kernels"]) and executor == "native" and kind.autocast is None
         request = Request(
             self._module, args, kwargs, kind, executor, self._options, others, packs, own_kernels
         )

@@ -9,6 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <atomic>
@@ -266,6 +267,26 @@ Gradients walked_back(const Given& given, const Walked& made, const variable_lis
   return found;
 }
 
+// The gradients once more by torch's operators, which have gradients in turn.
+variable_list by_torch(const variable_list& given, bool has_biases, bool reverse, const variable_list& arriving) {
+  const auto turned = [&](const Tensor& it) { return reverse ? at::flip(it, {0}) : it; };
+  std::vector<Tensor> params = {given[3], given[4]};
+  if (has_biases) params.insert(params.end(), {given[5], given[6]});
+  auto [rows, h, c] = at::lstm(
+      turned(given[0]), {given[1].unsqueeze(0), given[2].unsqueeze(0)}, params, has_biases, 1, 0.0, true, false, false);
+  const variable_list results = {turned(rows), h.squeeze(0), c.squeeze(0)};
+  variable_list wanted, outputs, gradients;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < given.size(); ++i)
+    if (given[i].defined() && given[i].requires_grad()) places.push_back(i), wanted.push_back(given[i]);
+  for (size_t i = 0; i < results.size(); ++i)
+    if (arriving[i].defined()) outputs.push_back(results[i]), gradients.push_back(arriving[i]);
+  const auto made = torch::autograd::grad(outputs, wanted, gradients, true, /*create_graph=*/true, /*allow_unused=*/true);
+  variable_list found(8);  // the last is that of `reverse`
+  for (size_t i = 0; i < places.size(); ++i) found[places[i]] = made[i];
+  return found;
+}
+
 class LstmFunction : public torch::autograd::Function<LstmFunction> {
  public:
   static variable_list forward(
@@ -273,7 +294,8 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
       const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
     at::AutoDispatchBelowADInplaceOrView below;
     const Walked made = walked({x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse}, true);
-    context->save_for_backward({x, h, c, w_x, w_h, made.out, made.saved});
+    context->save_for_backward(
+        {x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), made.out, made.saved});
     context->saved_data["reverse"] = reverse;
     context->saved_data["has_biases"] = b_x.has_value();
     context->saved_data["num_chunks"] = made.chunks.num;
@@ -282,14 +304,16 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list arriving) {
-    TORCH_CHECK(!at::GradMode::is_enabled(), "corewise::lstm has no second derivatives, as torch's own on CPUs");
     const auto kept = context->get_saved_variables();
+    const bool has_biases = context->saved_data["has_biases"].toBool(), reverse = context->saved_data["reverse"].toBool();
+    if (at::GradMode::is_enabled())
+      return by_torch({kept.begin(), kept.begin() + 7}, has_biases, reverse, arriving);
     Walked made;
-    made.out = kept[5], made.saved = kept[6];
+    made.out = kept[7], made.saved = kept[8];
     made.chunks = {context->saved_data["num_chunks"].toInt(), context->saved_data["rows_each"].toInt()};
-    const Given given{kept[0], kept[1], kept[2], kept[3], kept[4], {}, {}, context->saved_data["reverse"].toBool()};
+    const Given given{kept[0], kept[1], kept[2], kept[3], kept[4], {}, {}, reverse};
     const Gradients it = walked_back(given, made, arriving, context->needs_input_grad(0));
-    const Tensor b_h = context->saved_data["has_biases"].toBool() ? it.b : Tensor();
+    const Tensor b_h = has_biases ? it.b : Tensor();
     return {it.x, it.h, it.c, it.w_x, it.w_h, b_h, b_h.defined() ? b_h.clone() : b_h, Tensor()};
   }
 };
