@@ -26,6 +26,7 @@ gain() {
   "$python" benchmarks/tune_gain.py $(cases "$mode") --budget "${SEARCH:-48s}" "$@" --starts "${STARTS:-1}" \
     --seconds "${SECONDS_EACH:-100000}" --store "$out/gain-store" --out "$out/tune_gain.json"
 }
+"$python" -m corewise.dataflow.native || true  # once, before anything is timed
 for step in "${steps[@]}"; do
   echo "== $step"
   case "$step" in

@@ -8,6 +8,10 @@ from typing import Any
 from corewise.launcher.environment import is_controlled
 from corewise.spec.trial import Trial
 
+_BUILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from corewise.dataflow.native.__main__ import main; "
+    "sys.exit(main())"
+)
 # The options of `corewise launch` whose name is not that of the parameter.
 _LAUNCH_OPTIONS = {"placement": "policy"}
 
@@ -39,6 +43,11 @@ def serve_command(
 def probe_command(python: Sequence[str], worker: Path) -> tuple[str, ...]:
     """The words that print an interpreter's versions."""
     return (*python, str(worker), "probe")
+
+
+def build_command(python: Sequence[str], worker: Path) -> tuple[str, ...]:
+    """The words that build the C++ part of the measured side; the worker itself knows nothing of it."""
+    return (*python, "-c", _BUILD, str(worker))
 
 
 def hand_command(trial: Trial, worker: Path, trial_file: str, out_dir: str) -> tuple[str, ...]:

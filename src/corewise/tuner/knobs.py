@@ -96,6 +96,17 @@ def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     return tuple(LeftOut("; ".join(what), reason) for reason, what in reasons.items())
 
 
+def has_native(space: Space) -> bool:
+    """Whether some setting runs what is built from C++: prepared weights, or widths that change."""
+    on_gpu = space.base.get("device", "cpu") != "cpu"
+    choices = [{**space.base, **choice} for knob in space.knobs for choice in ({}, *knob.choices)]
+    return not on_gpu and any(
+        each.get("execution") == "malleable"
+        or (each.get("freezing") == "full" and each.get("execution", "eager") == "eager")
+        for each in choices
+    )
+
+
 def _all_knobs(asked: Asked) -> Iterable[Knob]:
     """Every knob that exists anywhere, those that usually give most first."""
     yield _shape(asked.machine)

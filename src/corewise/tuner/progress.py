@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PHASES = {
+    "build": "building the C++ part, once for this torch and compiler (half a minute, not of the budget)",
     "search": "searching: short races between candidates",
     "confirm": "confirming: fresh, interleaved runs of default, best and the steps between",
     "cold": "starting the commands of default and best from cold",
@@ -48,7 +49,8 @@ class Told(Quiet):
     """One line on standard error for each thing that happened, for logs."""
 
     def began(self, tunable: Answerable, budget_s: float, remembered: Remembered) -> None:
-        self.space, self.until = tunable.space, time.monotonic() + budget_s
+        self.space, self.budget_s = tunable.space, budget_s
+        self.until = time.monotonic() + budget_s
         self.incumbent, self.now, self.unit = "default", "starting", UNIT
         knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
         self.say(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
@@ -59,6 +61,8 @@ class Told(Quiet):
         self.unit = unit
 
     def phase(self, name: str) -> None:
+        if name == "search":  # what was built before is not of the budget
+            self.until = time.monotonic() + self.budget_s
         self.say(PHASES[name])
 
     def trying(self, setting: Setting) -> None:

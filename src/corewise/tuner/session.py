@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol as Interface
 
 from corewise.engine.heartbeat import Heartbeat
+from corewise.engine.native_part import build_once
 from corewise.engine.run import Observer
 from corewise.spec.errors import UserError
 from corewise.spec.trial import Protocol
@@ -35,7 +36,7 @@ from corewise.tuner.confirm import (
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.journal import Journal, Remembered
-from corewise.tuner.knobs import hand_setting
+from corewise.tuner.knobs import hand_setting, has_native
 from corewise.tuner.known import known_settings
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable
@@ -92,6 +93,7 @@ class Tuning:
         self.follower.began(self.tunable, self.budget_s, self.remembered)
         try:
             with host_lease(self.store, self.tunable):
+                self._build()
                 self.found = self._search()
             confirmed, choice = self._confirm()
         except KeyboardInterrupt:
@@ -128,6 +130,13 @@ class Tuning:
             notes=notes,
         )
         return self._finished(result)
+
+    def _build(self) -> None:
+        """What some settings need is there before anything is timed; the budget begins afterwards."""
+        planner = self.tunable.planner
+        if self.tunable.question.runtime == "torch" and has_native(self.tunable.space):
+            build_once(planner.interpreter, planner.worker, lambda: self.follower.phase("build"))
+        self.began = self.counted_until = time.monotonic()
 
     def _search(self) -> Found:
         hostname = self.tunable.host.facts.hostname
