@@ -365,8 +365,9 @@ bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
 #endif
   const double products = double(kGates * it.hidden * (it.inputs + it.hidden)) / 53;
   const Chunks chunks = chunks_of(it.rows, num_threads, lanes);
-  const int64_t in_turn =
-      std::min(rounded_up(it.rows, lanes), (chunks.num + num_threads - 1) / num_threads * chunks.rows_each);
+  const auto share = [&](int64_t num) { return (num + num_threads - 1) / num_threads; };
+  const int64_t whole = it.rows / chunks.rows_each, vectors = rounded_up(it.rows, lanes) / lanes;
+  const int64_t in_turn = std::max(share(vectors) * lanes, share(whole) * chunks.rows_each);  // rows of one thread
   const double ours = double(in_turn) * (products + 2.4 * double(it.hidden));
   const double begin = num_threads > 1 ? 2500 : 1000;
   const double theirs = begin + double(it.rows) / double(num_threads) * (products + 2.5 * double(rounded_up(it.hidden, 16)));
