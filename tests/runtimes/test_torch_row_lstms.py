@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from corewise.dataflow.native_executor import missing  # noqa: E402
 from corewise.runtimes.torch.network import build_network  # noqa: E402
-from corewise.runtimes.torch.prepared import freeze  # noqa: E402
+from corewise.runtimes.torch.prepared import freeze, prepare  # noqa: E402
 from corewise.runtimes.torch.row_lstms import RowLstm  # noqa: E402
 from corewise.workloads.registry import find_workload  # noqa: E402
 
@@ -134,6 +134,17 @@ def test_changes_of_either_are_not_the_others() -> None:
     with torch.inference_mode():
         assert torch.equal(frozen(x)[0], before)
         assert torch.equal(copy.deepcopy(frozen)(x)[0], before)
+
+
+def test_what_is_prepared_keeps_its_numbers_when_the_model_is_converted() -> None:
+    module = Reader().eval()
+    x = torch.randn(9, 20, 6)
+    made, num = prepare(module, (x,), torch.float32)
+    with torch.inference_mode():
+        wanted = module(x)[0]
+        module.double()
+        torch.testing.assert_close(made(x)[0], wanted, rtol=1e-4, atol=1e-5)
+    assert num == 1
 
 
 def test_wrong_inputs_are_told_as_the_layer_tells_them() -> None:

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
@@ -24,7 +25,8 @@ class RowLstm(nn.Module):
 
     def __init__(self, layer: nn.LSTM, reverse: bool) -> None:
         super().__init__()
-        self.layer, self.reverse = layer, reverse  # reverse: from the last step to the first
+        self.layer = copy.deepcopy(layer)  # what becomes of the model's own is not seen here
+        self.reverse = reverse  # from the last step to the first
         self.eval()
 
     def forward(self, x: Any, states: Optional[States] = None) -> Any:
