@@ -4,14 +4,18 @@ import ast
 import base64
 import csv
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from corewise import __version__
 from corewise.bundle.contents import is_for_home
 from corewise.bundle.own_wheel import PACKAGE, write_own_wheel, write_packed_wheel
+from corewise.bundle.payload import install
 from corewise.bundle.payload.install import path_of_wheel
 from corewise.bundle.wheels import read_wheel
 
@@ -93,3 +97,16 @@ def test_a_packed_wheel_is_the_same_wheel_again_when_unpacked(tmp_path: Path) ->
     (tmp_path / "scratch").mkdir()
     with zipfile.ZipFile(path_of_wheel(packed, tmp_path / "scratch")) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == expected
+
+
+def test_a_python_without_lzma_unpacks_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = write_packed_wheel(write_own_wheel(tmp_path))
+    wanted = install.unpacked(packed)
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    if shutil.which("xz"):
+        assert install.unpacked(packed) == wanted
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(install.Refused, match="no lzma module"):
+        install.unpacked(packed)

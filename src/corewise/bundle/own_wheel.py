@@ -1,9 +1,9 @@
 """Corewise itself as a wheel, without a build tool and without a network: from a checkout or as installed."""
 
 import base64
-import gzip
 import hashlib
 import io
+import lzma
 import tomllib
 import zipfile
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def write_own_wheel(folder: Path, package: Path = PACKAGE, *, worker_only: bool 
 
 
 def write_packed_wheel(wheel: Path) -> Path:
-    """The path of a gzip file of the wheel, which it replaces: its files compress better as one stream.
+    """The path of an xz file of the wheel, which it replaces: its files compress better as one stream.
 
     The table of contents is left out: its hashes do not compress, and whoever unpacks it can make them.
     """
@@ -52,8 +52,8 @@ def write_packed_wheel(wheel: Path) -> Path:
             data = source.read(member)
             member.compress_type = zipfile.ZIP_STORED
             archive.writestr(member, data)
-    packed = wheel.with_name(f"{wheel.name}.gz")
-    packed.write_bytes(gzip.compress(stored.getvalue(), 9, mtime=0))
+    packed = wheel.with_name(f"{wheel.name}.xz")
+    packed.write_bytes(lzma.compress(stored.getvalue(), preset=9 | lzma.PRESET_EXTREME))
     wheel.unlink()
     return packed
 

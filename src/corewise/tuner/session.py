@@ -133,8 +133,8 @@ class Tuning:
 
     def _build(self) -> None:
         """What some settings need is there before anything is timed; the budget begins afterwards."""
-        planner = self.tunable.planner
-        if self.tunable.question.runtime == "torch" and has_native(self.tunable.space):
+        if has_native(self.tunable.space) and self.tunable.question.runtime == "torch":
+            planner = self.tunable.planner
             build_once(planner.interpreter, planner.worker, lambda: self.follower.phase("build"))
         self.began = self.counted_until = time.monotonic()
 

@@ -5,7 +5,6 @@ Runs alone, under the target's own Python, before anything of the bundle is inst
 
 import argparse
 import base64
-import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -252,16 +251,16 @@ def install_wheels(prefix: Path, folder: Path, bundle: dict[str, Any], shares: b
 
 
 def wheels_in(folder: Path) -> list[Path]:
-    """All wheels of the bundle; some may be packed once more, as gzip files."""
-    return sorted([*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.whl.gz")])
+    """All wheels of the bundle; some may be packed once more, as xz files."""
+    return sorted([*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.whl.xz")])
 
 
 def path_of_wheel(path: Path, scratch: Path) -> Path:
     """The wheel itself, unpacked into the scratch folder where need be, with a table of its contents."""
-    if path.suffix != ".gz":
+    if path.suffix != ".xz":
         return path
     whole, rows, info = scratch / path.stem, [], ""
-    packed = io.BytesIO(gzip.decompress(path.read_bytes()))
+    packed = io.BytesIO(unpacked(path))
     with zipfile.ZipFile(packed) as source, zipfile.ZipFile(whole, "w") as wheel:
         for member in source.infolist():
             data = source.read(member)
@@ -272,6 +271,25 @@ def path_of_wheel(path: Path, scratch: Path) -> Path:
         record = f"{info}/RECORD"
         wheel.writestr(record, "".join([*rows, f"{record},,\n"]))
     return whole
+
+
+def unpacked(path: Path) -> bytes:
+    """What an xz file holds; some Pythons were built without the module for it, where the command may do."""
+    try:
+        import lzma
+
+        return lzma.decompress(path.read_bytes())
+    except ImportError:
+        pass
+    try:
+        return subprocess.run(
+            ["xz", "--decompress", "--stdout", str(path)], stdout=subprocess.PIPE, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise Refused(
+            f"{path.name} cannot be unpacked: this Python has no lzma module, and the command xz failed "
+            f"({problem}). Install xz, or use a Python with lzma: PYTHON=... sh install.sh PREFIX"
+        ) from problem
 
 
 def run_pip(words: list[str], prefix: Path) -> None:
