@@ -71,6 +71,13 @@ def test_one_core_has_no_widths_that_change() -> None:
     assert found.group.points[found.best]["threads"] == NUM_CORES
 
 
+def test_what_helps_besides_widths_is_told() -> None:
+    facts = {"chosen": "moldable", "tasks": [], "timeline": [], "num_packed": 1, "num_own_lstms": 64}
+    group = group_of(*fixed_grid(), changing(facts=facts))
+    told = dynamic_part(group, standing_of(group), PUBLICATIONS).sentences[-1]
+    assert "1 layer with packed weights and 64 calls of LSTMs by rows" in told
+
+
 @pytest.mark.parametrize("records", [fixed_grid(), [changing(), changing(900.0, threads=8)], scaling()])
 def test_nothing_is_said_where_one_side_is_missing(records: list[Record]) -> None:
     group = group_of(*records)

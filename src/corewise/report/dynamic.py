@@ -197,3 +197,5 @@ def _sentences(found: Dynamic, plan: PlanShown | None) -> Iterator[str]:
     if plan is not None and plan.chosen == "plain":
         why = f": {plan.reason}" if plan.reason else ", which nothing planned beat by enough"
         yield f"The plan for it is plain execution{why}."
+    elif plan is not None and plan.other_helps:
+        yield f"Not by widths alone: it also runs {plan.other_helps}, which fixed settings do not."

@@ -245,8 +245,7 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
     left = len(plan.tasks) - len(rows)
     cut = f" {counted(left, 'further task')} are left out." if left else ""
     runs = "which runs" if plan.chosen == "plain" else f"of which {plan.chosen} runs"
-    packed = f", {counted(plan.num_packed, 'layer')} with packed weights" if plan.num_packed else ""
-    by_rows = f", {counted(plan.num_own_lstms, 'call')} of LSTMs by rows" if plan.num_own_lstms else ""
+    helps = f", {plan.other_helps}" if plan.other_helps else ""
     return Table(
         key="dynamic-graph",
         title=f"{task_words(found.group)}: the graph with its widths",
@@ -254,7 +253,7 @@ def graph_table(found: Dynamic, plan: PlanShown | None) -> Table | None:
         rows=rows,
         caption=(
             f"{counted(sum(task.num_operators for task in plan.tasks), 'operator')} in "
-            f"{counted(len(plan.tasks), 'task')}{packed}{by_rows}; began and took: in the step drawn; "
+            f"{counted(len(plan.tasks), 'task')}{helps}; began and took: in the step drawn; "
             "alone at N: measured on N cores while planning. "
             f"Candidates timed in turns: {_candidates(plan)}, {runs}.{cut}"
         ),

@@ -6,6 +6,7 @@ from typing import Any
 
 from corewise.report.columns import number_or_nan
 from corewise.report.groups import Group
+from corewise.report.words import counted
 
 MAX_BARS = 1500
 
@@ -47,6 +48,13 @@ class PlanShown:
     bars: Sequence[Bar]
     num_packed: int = 0  # layers whose weights were packed beforehand
     num_own_lstms: int = 0  # calls of LSTMs on the kernel by rows
+
+    @property
+    def other_helps(self) -> str:
+        """What runs besides changing widths, in words; empty where nothing does."""
+        packed = [f"{counted(self.num_packed, 'layer')} with packed weights"] if self.num_packed else []
+        by_rows = [f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows"] if self.num_own_lstms else []
+        return " and ".join([*packed, *by_rows])
 
     @property
     def cpus(self) -> list[int]:
