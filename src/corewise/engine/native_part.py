@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from corewise.dataflow.native.switch import is_switched_off
 from corewise.engine.machine_view import Interpreter
 from corewise.launcher.environment import inherited_environment
 from corewise.launcher.local import build_command
@@ -20,7 +21,7 @@ def build_once(
 ) -> None:
     """Builds it unless that was tried before; `before` is called first. Without it all else still runs."""
     tried = (cache or default_cache()) / f"native-tried-{_digest(interpreter, worker)}"
-    if tried.exists():
+    if is_switched_off() or os.path.exists(tried):  # which says no where the folder may not be looked into
         return
     before()
     with suppress(OSError, subprocess.TimeoutExpired):
