@@ -68,6 +68,25 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_one(
     assert build._folder().is_relative_to(folder / "temporary")
 
 
+def test_without_a_home_no_folder_is_made_where_one_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(build.os.path, "expanduser", lambda path: path)  # as where there is none
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(folder / "temporary"))
+    assert build._folder().is_relative_to(folder / "temporary")
+    assert not (folder / "~").exists()
+
+
+def test_what_is_switched_off_is_neither_built_nor_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_loaded", {})
+    monkeypatch.setattr(build, "_loaded_module", lambda: pytest.fail("it was built"))
+    monkeypatch.setenv("COREWISE_NATIVE", "0")
+    with pytest.raises(build.CannotBuild, match="COREWISE_NATIVE=0"):
+        build.native_module()
+
+
 def test_two_builders_at_once_compile_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_compiler(folder, monkeypatch)
     found: list[Path] = []

@@ -10,6 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from corewise.dataflow.batch_cuts import borders_of  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable, malleable  # noqa: E402
@@ -17,8 +20,12 @@ from corewise.dataflow.native.build import native_module  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-# Steps, rows, inputs, hidden units: less than a vector, vectors and a bit, odd units, more inputs than units.
-SIZES = [(7, 5, 3, 4), (20, 33, 10, 10), (5, 16, 7, 13), (3, 1, 1, 1), (4, 100, 33, 20), (9, 31, 4, 64)]
+# Steps, rows, inputs, hidden units: less than a vector, vectors and a bit, odd units, more inputs than units,
+# more chunks than sums.
+SIZES = [
+    *((7, 5, 3, 4), (20, 33, 10, 10), (5, 16, 7, 13), (3, 1, 1, 1), (4, 100, 33, 20), (9, 31, 4, 64)),
+    (2, 700, 3, 5),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -141,14 +148,29 @@ def is_ours(result: Any) -> bool:
         (torch.nn.LSTM(6, 8).double(), (12, 40, 6)),
         (torch.nn.LSTM(6, 8, proj_size=3), (12, 40, 6)),
         (torch.nn.LSTM(64, 256), (5, 1, 64)),
+        (torch.nn.LSTM(320, 320), (2, 32, 320)),
     ],
-    ids=["double", "projected", "one row of a wide layer"],
+    ids=["double", "projected", "one row of a wide layer", "more weights than a cache holds"],
 )
 def test_what_is_not_for_us_is_torchs(layer: Any, shape: tuple[int, ...]) -> None:
     args = layer_args(layer, torch.randn(shape, dtype=next(layer.parameters()).dtype))
     got = torch.ops.corewise.lstm(*args)
     assert not is_ours(got[0])
     assert torch.equal(got[0], torch.ops.aten.lstm.input(*args)[0])
+
+
+def test_without_gradients_more_weights_are_read_from_a_cache() -> None:
+    seen = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Watching():
+        for size in (320, 768):
+            torch.ops.corewise.lstm(*layer_args(torch.nn.LSTM(size, size), torch.randn(1, 32, size)))
+    assert seen.count(torch.ops.corewise.lstm_direction.default) == 1
 
 
 def test_dropout_between_layers_draws_what_torch_draws() -> None:
@@ -210,6 +232,75 @@ def test_second_derivatives_are_those_of_torch(reverse: bool) -> None:
         found.append(torch.autograd.grad(sum(one.square().sum() for one in first), values))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other.double(), one, **CLOSE)
+
+
+@pytest.mark.parametrize("shared", ["biases", "weights", "states", "state of the input"])
+def test_derivatives_to_differentiate_are_each_inputs_own(shared: str) -> None:
+    """Where inputs are one and the same, or one is made of another, nothing is counted twice."""
+    found = []
+    for dtype, run in ((torch.float64, by_torch), (torch.float32, torch.ops.corewise.lstm_direction)):
+        torch.manual_seed(2)
+        values = [value.to(dtype).requires_grad_() for value in given((4, 20, 6, 6))]
+        all_given = list(values)
+        if shared == "state of the input":
+            all_given[1] = values[0].mean(0)
+        else:
+            one, other = {"biases": (5, 6), "weights": (3, 4), "states": (1, 2)}[shared]
+            all_given[other] = values[one]
+        rows = run(*all_given)[0] if run is by_torch else run(*all_given, reverse=False)[0]
+        own = [value for value in values if any(value is each for each in all_given)]
+        first = torch.autograd.grad(rows.square().sum(), own, create_graph=True)
+        second = torch.autograd.grad(sum(one.square().sum() for one in first), own)
+        found.append([*first, *second])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.double(), one, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tensors_that_are_negated_when_read_are_read_so(learns: bool) -> None:
+    values = [value.requires_grad_(learns) for value in given((4, 20, 4, 6))]
+    wanted = by_torch(-values[0], *values[1:])[0]
+    got = torch.ops.corewise.lstm_direction(torch._neg_view(values[0]), *values[1:], reverse=False)[0]
+    torch.testing.assert_close(got, wanted, **CLOSE)
+    if learns:
+        gradients = [torch.autograd.grad(one.square().sum(), values) for one in (got, wanted)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tensors_without_numbers_pass_as_when_a_graph_is_traced(learns: bool) -> None:
+    values = given((4, 20, 4, 6))
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(value).requires_grad_(learns) for value in values]
+        results = torch.ops.corewise.lstm_direction(*fakes, reverse=True)
+        found = torch.autograd.grad([one.sum() for one in results], fakes) if learns else ()
+    wanted = torch.ops.corewise.lstm_direction(*values, reverse=True)
+    assert [(one.shape, one.stride()) for one in results] == [(one.shape, one.stride()) for one in wanted]
+    assert [one.shape for one in found] == [one.shape for one in values] * learns
+
+
+def test_a_graph_of_any_number_of_rows_is_torchs() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, state: Any, *params: Any) -> Any:
+            return torch.ops.corewise.lstm(x, [state, state], params, True, 1, 0.0, False, False, False)
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    inputs = (torch.randn(4, 20, 6), torch.zeros(1, 20, 8), *weights(6, 8))
+    sizes = {"x": {1: rows}, "state": {1: rows}, "params": (None,) * 4}
+    exported = torch.export.export(Model(), inputs, dynamic_shapes=sizes).module()
+    more = (torch.randn(4, 33, 6), torch.zeros(1, 33, 8), *inputs[2:])
+    for one, other in zip(exported(*more), Model()(*more), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_forward_derivatives_are_refused_rather_than_lost() -> None:
+    values = given((4, 20, 4, 6))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(values[0], torch.ones_like(values[0]))
+        with pytest.raises(NotImplementedError, match="forward"):
+            torch.ops.corewise.lstm_direction(dual, *values[1:], reverse=False)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from corewise.engine.machine_view import Interpreter
 from corewise.engine.native_part import build_once
 from corewise.launcher.local import build_command
 from corewise.launcher.measured_side import build_worker
+from corewise.spec.cache_folder import default_cache
 from corewise.tuner.knobs import has_native
 from corewise.tuner.space import Knob, Space
 
@@ -49,6 +50,30 @@ def test_an_interpreter_that_cannot_be_started_stops_nothing(tmp_path: Path) -> 
     told: list[str] = []
     build_once(gone, Path("worker.pyz"), lambda: told.append("now"), tmp_path / "cache")
     assert told == ["now"]
+
+
+def test_a_cache_that_may_not_be_looked_into_stops_nothing(tmp_path: Path, interpreter: Interpreter) -> None:
+    build_once(interpreter, Path("a.pyz"), lambda: None, tmp_path / ("long" * 100))
+    assert asked(tmp_path) == ["a.pyz"]
+
+
+def test_where_it_is_switched_off_nothing_is_built_or_noted(
+    tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    for value in ("0", "1"):
+        monkeypatch.setenv("COREWISE_NATIVE", value)
+        build_once(interpreter, Path("a.pyz"), lambda: told.append("now"), tmp_path / "cache")
+        assert len(told) == len(asked(tmp_path)) == int(value)
+
+
+def test_without_a_home_there_is_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert default_cache().is_absolute()
 
 
 def test_the_measured_side_builds_it_from_its_one_file(

@@ -199,6 +199,27 @@ def test_frozen_layers_run_beside_each_other(executor: str) -> None:
         fast.close()
 
 
+class Shortcut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.third = nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.first(x))
+        return torch.relu(self.third(torch.relu(self.second(x))) + x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_layer_that_overwrites_a_shortcut_passes_torchs_compiler() -> None:
+    module, x = Shortcut().eval(), images(2, 16, 12, 12).contiguous(memory_format=torch.channels_last)
+    frozen = freeze(module, x, winograd=True)
+    assert [layer.overwrites for layer in layers_of(frozen)] == [False, False, True]
+    with torch.no_grad():
+        compiled = torch.compile(frozen, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_copy_shares_its_weights_and_none_can_be_saved() -> None:
     frozen = freeze(Block(nn.ReLU()).eval(), images(2, 16, 8, 8), winograd=True)
     pairs = zip(layers_of(copy.deepcopy(frozen)), layers_of(frozen), strict=True)

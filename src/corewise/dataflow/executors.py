@@ -5,11 +5,11 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import os
 from typing import Any, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 
+from corewise.dataflow.native.switch import NATIVE_SWITCH, is_switched_off
 from corewise.dataflow.program import Program
 from corewise.dataflow.python_executor import PythonExecutor
 from corewise.dataflow.python_training import PythonTraining
@@ -19,7 +19,6 @@ from corewise.dataflow.teams import Teams
 from corewise.dataflow.timeline import Span
 
 KINDS = ("native", "python")
-NATIVE_SWITCH = "COREWISE_NATIVE"  # 0: never build or load the native executor
 
 
 class Executor(Protocol):
@@ -58,7 +57,7 @@ def available(kind: Optional[str]) -> Tuple[str, str]:
 
 def _native_missing() -> str:
     """Why there is no native executor here; the first time this builds it."""
-    if os.environ.get(NATIVE_SWITCH) == "0":
+    if is_switched_off():
         return f"{NATIVE_SWITCH}=0 says so"
     from corewise.dataflow.native_executor import missing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from corewise.engine.machine_view import Interpreter
 from corewise.launcher.environment import inherited_environment
-from corewise.launcher.local import build_command
+from corewise.launcher.local import build_command, may_build
 from corewise.spec.cache_folder import default_cache
 
 BUILD_LIMIT_S = 330.0  # more than the builder gives its compiler
@@ -20,7 +20,7 @@ def build_once(
 ) -> None:
     """Builds it unless that was tried before; `before` is called first. Without it all else still runs."""
     tried = (cache or default_cache()) / f"native-tried-{_digest(interpreter, worker)}"
-    if tried.exists():
+    if not may_build() or os.path.exists(tried):  # which says no where the folder may not be looked into
         return
     before()
     with suppress(OSError, subprocess.TimeoutExpired):

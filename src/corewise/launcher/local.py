@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corewise.dataflow.native.switch import is_switched_off
 from corewise.launcher.environment import is_controlled
 from corewise.spec.trial import Trial
 
@@ -48,6 +49,11 @@ def probe_command(python: Sequence[str], worker: Path) -> tuple[str, ...]:
 def build_command(python: Sequence[str], worker: Path) -> tuple[str, ...]:
     """The words that build the C++ part of the measured side; the worker itself knows nothing of it."""
     return (*python, "-c", _BUILD, str(worker))
+
+
+def may_build() -> bool:
+    """Whether the user wants that part at all."""
+    return not is_switched_off()
 
 
 def hand_command(trial: Trial, worker: Path, trial_file: str, out_dir: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from corewise.dataflow.native.interface import NativeModule
+from corewise.dataflow.native.switch import NATIVE_SWITCH, is_switched_off
 from corewise.dataflow.spinning import note_once
 
 # Compiled beside each other, each as far as it pays.
@@ -64,6 +65,8 @@ class CannotBuild(Exception):
 
 def native_module() -> NativeModule:
     """The extension module; raises CannotBuild with the reason, the same each time in one process."""
+    if is_switched_off() and "module" not in _loaded:
+        raise CannotBuild(f"{NATIVE_SWITCH}=0 says so")
     with _lock:
         if "module" not in _loaded and "problem" not in _loaded:
             try:
@@ -233,7 +236,10 @@ def _folder() -> Path:
 
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(os.environ.get(OWN_FOLDER) or Path(base) / "corewise")
+    asked = os.environ.get(OWN_FOLDER)
+    if not asked and base.startswith("~"):  # there is no home
+        return _temporary()
+    folder = Path(asked or Path(base) / "corewise")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)

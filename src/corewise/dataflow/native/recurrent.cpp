@@ -99,7 +99,15 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Maybe = std::optional<Tensor>;
+
 constexpr double kWorthThread = 2e5;  // products for each: fewer do not need another thread
+constexpr int64_t kSumsOfThread = 4;  // of the gradients of weights: chunks that add to one are one thread's
+// Each chunk reads all weights at each step: of so many they no longer come from a cache, where oneDNN reads
+// them less often; and gradients of weights are read and written besides.
+constexpr int64_t kMostWeights = 1 << 21, kMostToLearn = 1 << 19;
 
 // A chunk at a time for each thread of the calling thread's team.
 template <class Work>
@@ -174,13 +182,22 @@ struct Given {
   LstmSizes sizes() const { return {x.size(0), x.size(1), x.size(2), w_x.size(0) / kGates, reverse}; }
 };
 
+int64_t rows_each_of(const LstmSizes& sizes) {
+  return chunks_of(sizes.rows, threads_for(sizes), lstm_kernels().lanes).rows_each;
+}
+
+// Chunks of so many rows, as one of our operators has said to another.
+Chunks chunks_of_each(int64_t rows, int64_t each) {
+  const int64_t lanes = lstm_kernels().lanes;
+  TORCH_CHECK(each > 0 && each % lanes == 0 && each <= kMostVectors * lanes, "corewise::lstm: other chunks than it has");
+  return {(rows + each - 1) / each, each};
+}
+
 struct Walked {
   Tensor out, hn, cn, saved;
-  Chunks chunks;
 };
 
-Walked walked(const Given& given, bool saves) {
-  given.check();
+Walked walked(const Given& given, int64_t rows_each, bool saves) {
   const Given it = given.laid_out();
   const LstmSizes sizes = it.sizes();
   const LstmKernels& kernels = lstm_kernels();
@@ -190,15 +207,14 @@ Walked walked(const Given& given, bool saves) {
   made.out = at::empty({sizes.steps, sizes.rows, sizes.hidden}, options);
   made.hn = at::empty({sizes.rows, sizes.hidden}, options);
   made.cn = at::empty({sizes.rows, sizes.hidden}, options);
-  made.chunks = chunks_of(sizes.rows, num_threads, kernels.lanes);
-  if (saves)
-    made.saved = at::empty({made.chunks.num * saved_per_chunk(sizes, made.chunks.rows_each)}, options);
+  const Chunks chunks = chunks_of_each(sizes.rows, rows_each);
+  if (saves) made.saved = at::empty({chunks.num * saved_per_chunk(sizes, rows_each)}, options);
   const Tensor weights = at::empty({forward_weights(sizes, kernels.units)}, options);
   pack_forward(
       sizes, kernels.units, numbers(it.w_x), numbers(it.w_h), numbers(it.b_x), numbers(it.b_h), to_fill(weights));
   const LstmForward job{
       .sizes = sizes,
-      .rows_each = made.chunks.rows_each,
+      .rows_each = rows_each,
       .x = numbers(it.x),
       .h0 = numbers(it.h),
       .c0 = numbers(it.c),
@@ -210,9 +226,9 @@ Walked walked(const Given& given, bool saves) {
       .cn = to_fill(made.cn),
       .saved = to_fill(made.saved)};
   const Scratch scratch(num_threads, kernels.forward_scratch(sizes));
-  share(made.chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
-    const int64_t first = chunk * made.chunks.rows_each;
-    kernels.forward(job, first, std::min(made.chunks.rows_each, sizes.rows - first), chunk, scratch.of(thread));
+  share(chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
+    const int64_t first = chunk * rows_each;
+    kernels.forward(job, first, std::min(rows_each, sizes.rows - first), chunk, scratch.of(thread));
   });
   return made;
 }
@@ -221,7 +237,8 @@ struct Gradients {
   Tensor x, h, c, w_x, w_h, b;
 };
 
-Gradients walked_back(const Given& given, const Walked& made, const variable_list& arriving, bool wants_x) {
+Gradients walked_back(
+    const Given& given, const Walked& made, int64_t rows_each, const variable_list& arriving, bool wants_x) {
   const Given it = given.laid_out();
   const LstmSizes sizes = it.sizes();
   const LstmKernels& kernels = lstm_kernels();
@@ -234,12 +251,17 @@ Gradients walked_back(const Given& given, const Walked& made, const variable_lis
   found.h = at::empty({sizes.rows, sizes.hidden}, options);
   found.c = at::empty({sizes.rows, sizes.hidden}, options);
   const int64_t num_columns = rounded_up(weight_columns(sizes), kernels.columns);
-  const Tensor of_chunks = at::zeros({made.chunks.num, num_gates, num_columns}, options);
+  const Chunks chunks = chunks_of_each(sizes.rows, rows_each);
+  const int64_t most_sums = std::min(chunks.num, kSumsOfThread * num_threads);
+  const int64_t chunks_each = most_sums ? (chunks.num + most_sums - 1) / most_sums : 1;
+  const int64_t num_sums = (chunks.num + chunks_each - 1) / chunks_each;
+  const Tensor sums = at::zeros({num_sums, num_gates, num_columns}, options);
   const Tensor weights = at::empty({backward_weights(sizes, kernels.units)}, options);
   pack_backward(sizes, kernels.units, numbers(it.w_x), numbers(it.w_h), to_fill(weights));
   const LstmBackward job{
       .sizes = sizes,
-      .rows_each = made.chunks.rows_each,
+      .rows_each = rows_each,
+      .chunks_each = chunks_each,
       .x = numbers(it.x),
       .h0 = numbers(it.h),
       .c0 = numbers(it.c),
@@ -254,13 +276,16 @@ Gradients walked_back(const Given& given, const Walked& made, const variable_lis
       .d_x = to_fill(found.x),
       .d_h0 = to_fill(found.h),
       .d_c0 = to_fill(found.c),
-      .d_weights = to_fill(of_chunks)};
+      .d_weights = to_fill(sums)};
   const Scratch scratch(num_threads, kernels.backward_scratch(sizes));
-  share(made.chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
-    const int64_t first = chunk * made.chunks.rows_each;
-    kernels.backward(job, first, std::min(made.chunks.rows_each, sizes.rows - first), chunk, scratch.of(thread));
+  share(num_sums, num_threads, [&](int64_t number, int64_t thread) {
+    const int64_t behind = std::min((number + 1) * chunks_each, chunks.num);
+    for (int64_t chunk = number * chunks_each; chunk < behind; ++chunk) {
+      const int64_t first = chunk * rows_each;
+      kernels.backward(job, first, std::min(rows_each, sizes.rows - first), chunk, scratch.of(thread));
+    }
   });
-  const Tensor sum = at::sum(of_chunks, at::IntArrayRef{0});
+  const Tensor sum = at::sum(sums, at::IntArrayRef{0});
   found.w_x = sum.narrow(1, 0, sizes.inputs).contiguous();
   found.w_h = sum.narrow(1, sizes.inputs, sizes.hidden).contiguous();
   found.b = sum.select(1, sizes.inputs + sizes.hidden).contiguous();
@@ -268,7 +293,9 @@ Gradients walked_back(const Given& given, const Walked& made, const variable_lis
 }
 
 // The gradients once more by torch's operators, which have gradients in turn.
-variable_list by_torch(const variable_list& given, bool has_biases, bool reverse, const variable_list& arriving) {
+variable_list by_torch(variable_list given, bool has_biases, bool reverse, const variable_list& arriving) {
+  for (auto& one : given)  // each by itself: one may be made of another, or be given twice
+    if (one.defined() && one.requires_grad()) one = one.view_as(one);
   const auto turned = [&](const Tensor& it) { return reverse ? at::flip(it, {0}) : it; };
   std::vector<Tensor> params = {given[3], given[4]};
   if (has_biases) params.insert(params.end(), {given[5], given[6]});
@@ -287,83 +314,144 @@ variable_list by_torch(const variable_list& given, bool has_biases, bool reverse
   return found;
 }
 
+template <class Signature>
+auto own_operator(const char* name, Signature*) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+Three direction(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Maybe& b_x,
+    const Maybe& b_h, bool reverse) {
+  const Given given{x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse};
+  given.check();
+  const Walked made = walked(given, rows_each_of(given.sizes()), /*saves=*/false);
+  return {made.out, made.hn, made.cn};
+}
+
+// The same with what its way back needs, which lies by chunks of so many rows.
+Four direction_kept(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Maybe& b_x,
+    const Maybe& b_h, bool reverse, int64_t rows_each) {
+  const Given given{x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse};
+  given.check();
+  const Walked made = walked(given, rows_each, /*saves=*/true);
+  return {made.out, made.hn, made.cn, made.saved};
+}
+
+// Gradients of x, both states, both weights, and either bias; the first is empty where it is not wanted.
+Six direction_back(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Tensor& out,
+    const Tensor& saved, const Tensor& d_out, const Tensor& d_hn, const Tensor& d_cn, bool reverse, int64_t rows_each,
+    bool wants_x) {
+  const Given given{x, h, c, w_x, w_h, {}, {}, reverse};
+  given.check();
+  const LstmSizes sizes = given.sizes();
+  const int64_t num_saved = chunks_of_each(sizes.rows, rows_each).num * saved_per_chunk(sizes, rows_each);
+  require(out, {sizes.steps, sizes.rows, sizes.hidden}, "the result");
+  require(saved, {num_saved}, "what was kept");
+  require(d_out, out.sizes(), "the gradient of the result");
+  require(d_hn, h.sizes(), "the gradient of the last state");
+  require(d_cn, c.sizes(), "the gradient of the last cell");
+  const Walked made{out.contiguous(), {}, {}, saved.contiguous()};
+  const Gradients it = walked_back(given, made, rows_each, {d_out, d_hn, d_cn}, wants_x);
+  return {wants_x ? it.x : at::empty({0}, x.options()), it.h, it.c, it.w_x, it.w_h, it.b};
+}
+
 class LstmFunction : public torch::autograd::Function<LstmFunction> {
  public:
   static variable_list forward(
       AutogradContext* context, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
-      const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
+      const Maybe& b_x, const Maybe& b_h, bool reverse) {
+    static const auto kept = own_operator("corewise::lstm_direction_kept", direction_kept);
     at::AutoDispatchBelowADInplaceOrView below;
-    const Walked made = walked({x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse}, true);
-    context->save_for_backward(
-        {x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), made.out, made.saved});
+    const Given given{x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse};
+    given.check();
+    const int64_t rows_each = rows_each_of(given.sizes());
+    auto [out, hn, cn, saved] = kept.call(x, h, c, w_x, w_h, b_x, b_h, reverse, rows_each);
+    context->save_for_backward({x, h, c, w_x, w_h, given.b_x, given.b_h, out, saved});
     context->saved_data["reverse"] = reverse;
     context->saved_data["has_biases"] = b_x.has_value();
-    context->saved_data["num_chunks"] = made.chunks.num;
-    context->saved_data["rows_each"] = made.chunks.rows_each;
-    return {made.out, made.hn, made.cn};
+    context->saved_data["rows_each"] = rows_each;
+    return {out, hn, cn};
   }
 
   static variable_list backward(AutogradContext* context, variable_list arriving) {
+    static const auto back = own_operator("corewise::lstm_direction_back", direction_back);
     const auto kept = context->get_saved_variables();
     const bool has_biases = context->saved_data["has_biases"].toBool(), reverse = context->saved_data["reverse"].toBool();
     if (at::GradMode::is_enabled())
       return by_torch({kept.begin(), kept.begin() + 7}, has_biases, reverse, arriving);
-    Walked made;
-    made.out = kept[7], made.saved = kept[8];
-    made.chunks = {context->saved_data["num_chunks"].toInt(), context->saved_data["rows_each"].toInt()};
-    const Given given{kept[0], kept[1], kept[2], kept[3], kept[4], {}, {}, reverse};
-    const Gradients it = walked_back(given, made, arriving, context->needs_input_grad(0));
-    const Tensor b_h = has_biases ? it.b : Tensor();
-    return {it.x, it.h, it.c, it.w_x, it.w_h, b_h, b_h.defined() ? b_h.clone() : b_h, Tensor()};
+    const bool wants_x = context->needs_input_grad(0);
+    auto [x, h, c, w_x, w_h, b] = back.call(
+        kept[0], kept[1], kept[2], kept[3], kept[4], kept[7], kept[8], arriving[0], arriving[1], arriving[2], reverse,
+        context->saved_data["rows_each"].toInt(), wants_x);
+    return {
+        wants_x ? x : Tensor(), h, c, w_x, w_h, has_biases ? b : Tensor(), has_biases ? b.clone() : Tensor(), Tensor()};
   }
 };
 
-Three direction(
-    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
-    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
-  const Walked made =
-      walked({x, h, c, w_x, w_h, b_x.value_or(Tensor()), b_h.value_or(Tensor()), reverse}, /*saves=*/false);
-  return {made.out, made.hn, made.cn};
-}
-
 Three direction_with_gradients(
-    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
-    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
-  const auto is_wanted = [](const std::optional<Tensor>& it) { return it && it->requires_grad(); };
-  const std::initializer_list<std::optional<Tensor>> given = {x, h, c, w_x, w_h, b_x, b_h};
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Maybe& b_x,
+    const Maybe& b_h, bool reverse) {
+  static const auto plain = own_operator("corewise::lstm_direction", direction);
+  const std::initializer_list<Maybe> given = {x, h, c, w_x, w_h, b_x, b_h};
+  for (const auto& it : given)
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !it || !it->_fw_grad(/*level=*/0).defined(), "corewise::lstm has no derivatives forward, only backward");
+  const auto is_wanted = [](const Maybe& it) { return it && it->requires_grad(); };
   if (!at::GradMode::is_enabled() || std::none_of(given.begin(), given.end(), is_wanted)) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return direction(x, h, c, w_x, w_h, b_x, b_h, reverse);
+    at::AutoDispatchBelowADInplaceOrView below;  // by way of torch: its modes see it, and tensors without numbers
+    return plain.call(x, h, c, w_x, w_h, b_x, b_h, reverse);
   }
   const auto found = LstmFunction::apply(x, h, c, w_x, w_h, b_x, b_h, reverse);
   return {found[0], found[1], found[2]};
 }
 
+Four shapes_kept(
+    const Tensor& x, const Tensor& h, const Tensor&, const Tensor&, const Tensor& w_h, const Maybe&, const Maybe&, bool,
+    int64_t rows_each) {
+  const c10::SymInt steps = x.sym_size(0), rows = x.sym_size(1), hidden = w_h.sym_size(1);
+  const auto states = [&] { return at::empty_symint({rows, hidden}, h.options()); };
+  const c10::SymInt num_chunks = (rows + (rows_each - 1)) / rows_each;
+  return {
+      at::empty_symint({steps, rows, hidden}, x.options()), states(), states(),
+      at::empty_symint({num_chunks * steps * kSaved * hidden * rows_each}, x.options())};
+}
+
 Three shapes(
-    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h,
-    const std::optional<Tensor>& b_x, const std::optional<Tensor>& b_h, bool reverse) {
-  return {at::empty_symint({x.sym_size(0), x.sym_size(1), w_h.sym_size(1)}, x.options()), at::empty_like(h), at::empty_like(c)};
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Maybe& b_x,
+    const Maybe& b_h, bool reverse) {
+  auto [out, hn, cn, saved] = shapes_kept(x, h, c, w_x, w_h, b_x, b_h, reverse, 1);
+  return {out, hn, cn};
+}
+
+Six shapes_back(
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w_x, const Tensor& w_h, const Tensor&,
+    const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool, int64_t, bool wants_x) {
+  const auto like = [](const Tensor& it) { return at::empty_symint(it.sym_sizes(), it.options()); };
+  return {wants_x ? like(x) : at::empty({0}, x.options()), like(h), like(c), like(w_x), like(w_h),
+          at::empty_symint({w_x.sym_size(0)}, w_x.options())};
 }
 
 // One direction of one layer, as its own operator of the dispatcher.
 Three called(
     const Tensor& x, const Tensor& h, const Tensor& c, at::TensorList params, bool has_biases, bool reverse) {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("corewise::lstm_direction", "")
-                                 .typed<decltype(direction)>();
-  const auto bias = [&](int place) { return has_biases ? std::optional<Tensor>(params[place]) : std::nullopt; };
-  return handle.call(x, h, c, params[0], params[1], bias(2), bias(3), reverse);
+  static const auto plain = own_operator("corewise::lstm_direction", direction);
+  const auto bias = [&](int place) { return has_biases ? Maybe(params[place]) : std::nullopt; };
+  return plain.call(x, h, c, params[0], params[1], bias(2), bias(3), reverse);
 }
 
 // Whether a step of our kernel takes less than one of torch's, for a layer of such sizes.
 //
 // Nanoseconds on a core with AVX-512, of which the ratios matter: torch's takes time to begin each step, and for
 // threads to meet after it; ours leaves lanes idle where there are few rows.
-bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
+bool pays(const LstmSizes& it, int64_t num_threads, int lanes, bool learns) {
 #if defined(__x86_64__)
   if (lanes == 4) return false;  // oneDNN may use more than torch was told to
 #endif
-  const double products = double(kGates * it.hidden * (it.inputs + it.hidden)) / 53;
+  const int64_t num_weights = kGates * it.hidden * (it.inputs + it.hidden);
+  if (num_weights > (learns ? kMostToLearn : kMostWeights)) return false;
+  const double products = double(num_weights) / 53;
   const Chunks chunks = chunks_of(it.rows, num_threads, lanes);
   const auto share = [&](int64_t num) { return (num + num_threads - 1) / num_threads; };
   const int64_t whole = it.rows / chunks.rows_each, vectors = rounded_up(it.rows, lanes) / lanes;
@@ -374,16 +462,22 @@ bool pays(const LstmSizes& it, int64_t num_threads, int lanes) {
   return ours <= theirs;
 }
 
-bool is_float(const Tensor& it) { return it.device().is_cpu() && it.scalar_type() == at::kFloat; }
+// Whether it is float32 on the CPU, of sizes that are known.
+bool is_known(const Tensor& it) {
+  return it.device().is_cpu() && it.scalar_type() == at::kFloat && !it.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
 
 // Whether all layers are of the kind our kernel knows, and faster there.
 bool is_for_us(const Tensor& x, at::TensorList states, at::TensorList params, bool has_biases, int64_t num, bool batch_first) {
   const bool fits = x.dim() == 3 && states.size() == 2 && int64_t(params.size()) == num * (has_biases ? 4 : 2);
-  if (!fits || x.size(0) == 0 || x.size(1) == 0 || at::autocast::is_autocast_enabled(at::kCPU)) return false;
-  if (!is_float(x) || !std::all_of(states.begin(), states.end(), is_float)) return false;
-  if (!std::all_of(params.begin(), params.end(), is_float)) return false;
+  if (!fits || at::autocast::is_autocast_enabled(at::kCPU)) return false;
+  if (!is_known(x) || !std::all_of(states.begin(), states.end(), is_known)) return false;
+  if (!std::all_of(params.begin(), params.end(), is_known) || x.size(0) == 0 || x.size(1) == 0) return false;
   const LstmSizes sizes{x.size(batch_first), x.size(!batch_first), x.size(2), params[1].size(1), false};
-  return sizes.hidden > 0 && sizes.inputs > 0 && pays(sizes, threads_for(sizes), lstm_kernels().lanes);
+  const auto is_wanted = [](const Tensor& it) { return it.requires_grad(); };
+  const bool learns =
+      at::GradMode::is_enabled() && (is_wanted(x) || std::any_of(params.begin(), params.end(), is_wanted));
+  return sizes.hidden > 0 && sizes.inputs > 0 && pays(sizes, threads_for(sizes), lstm_kernels().lanes, learns);
 }
 
 Three torchs(
@@ -429,11 +523,22 @@ std::unique_ptr<torch::Library> registered() {
       "lstm_direction(Tensor x, Tensor h, Tensor c, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, bool reverse)"
       " -> (Tensor, Tensor, Tensor)");
   made->def(
+      "lstm_direction_kept(Tensor x, Tensor h, Tensor c, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h,"
+      " bool reverse, int rows_each) -> (Tensor, Tensor, Tensor, Tensor)");
+  made->def(
+      "lstm_direction_back(Tensor x, Tensor h, Tensor c, Tensor w_x, Tensor w_h, Tensor out, Tensor kept,"
+      " Tensor d_out, Tensor d_hn, Tensor d_cn, bool reverse, int rows_each, bool wants_x)"
+      " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  made->def(
       "lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train,"
       " bool bidirectional, bool batch_first, bool reverse=False) -> (Tensor, Tensor, Tensor)",
       lstm);
   made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(direction)));
   made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shapes)));
+  made->impl("lstm_direction_kept", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(direction_kept)));
+  made->impl("lstm_direction_kept", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shapes_kept)));
+  made->impl("lstm_direction_back", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(direction_back)));
+  made->impl("lstm_direction_back", torch::dispatch(c10::DispatchKey::Meta, TORCH_FN(shapes_back)));
   made->impl("lstm_direction", torch::dispatch(c10::DispatchKey::AutogradCPU, TORCH_FN(direction_with_gradients)));
   return made;
 }

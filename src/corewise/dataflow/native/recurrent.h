@@ -33,12 +33,13 @@ struct LstmForward {
 struct LstmBackward {
   LstmSizes sizes;
   int64_t rows_each;
+  int64_t chunks_each;  // that add to one sum of the weights' gradients, one after the other
   const float *x, *h0, *c0, *out, *saved;
   int64_t x_step, x_row;
   const float* weights;  // as pack_backward leaves them
   const float *d_out, *d_hn, *d_cn;  // any may be absent
   float *d_x, *d_h0, *d_c0;  // d_x may be absent: steps × rows × inputs
-  float* d_weights;  // of each chunk: gates · hidden × weight_columns, rounded up to a kernel's columns
+  float* d_weights;  // of each sum: gates · hidden × weight_columns, rounded up to a kernel's columns
 };
 
 // Rows of a batch by chunks, each at most as wide as the vectors a kernel holds at a time; the last may have fewer.

@@ -233,7 +233,7 @@ COREWISE_INLINE void walk_back(const int R, const LstmBackward& it, int64_t firs
   if (it.d_cn) rows_to_lanes(it.d_cn + first * hidden, hidden, num_rows, hidden, width, at.d_c);
   const int64_t per_step = kSaved * hidden * R;
   const Vec* saved = (const Vec*)(it.saved + chunk * saved_per_chunk(it.sizes, it.rows_each)) + (steps - 1) * per_step;
-  float* const d_weights = it.d_weights + chunk * kGates * hidden * at.num_columns;
+  float* const d_weights = it.d_weights + chunk / it.chunks_each * kGates * hidden * at.num_columns;
   int64_t waiting = 0;
   for (int64_t t = steps - 1; t >= 0; --t, saved -= per_step) {
     const int64_t step = reverse ? steps - 1 - t : t, before = reverse ? step + 1 : step - 1;

@@ -3,6 +3,7 @@
 #include "operators.h"
 #include "winograd_team.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
@@ -145,7 +146,8 @@ at::Tensor convolution(
   return made.contiguous(x.suggest_memory_format());  // the result lies as the image does
 }
 
-at::Tensor& convolution_(
+// Gives nothing back: torch's compiler takes no operators of others whose result is what they were given.
+void convolution_(
     at::Tensor& added,
     const at::Tensor& x,
     const at::Tensor& weight,
@@ -153,8 +155,8 @@ at::Tensor& convolution_(
     int64_t kernel,
     at::IntArrayRef padding,
     bool relu) {
+  at::assert_no_overlap(added, x);  // values are read when results beside them are there
   convolve(x, weight, bias, kernel, padding, added, relu, added);
-  return added;
 }
 
 at::Tensor shape_of_convolution(
@@ -168,10 +170,8 @@ at::Tensor shape_of_convolution(
   return empty_result(x, weight, kernel, padding, x.suggest_memory_format());
 }
 
-at::Tensor& shape_of_convolution_(
-    at::Tensor& added, const at::Tensor&, const at::Tensor&, const Maybe&, int64_t, at::IntArrayRef, bool) {
-  return added;
-}
+void shape_of_convolution_(
+    at::Tensor&, const at::Tensor&, const at::Tensor&, const Maybe&, int64_t, at::IntArrayRef, bool) {}
 
 std::unique_ptr<torch::Library> registered() {
   auto made = library_without("corewise::winograd_convolution");
@@ -182,7 +182,7 @@ std::unique_ptr<torch::Library> registered() {
       " bool relu) -> Tensor");
   made->def(
       "winograd_convolution_(Tensor(a!) added, Tensor x, Tensor weight, Tensor? bias, int kernel, int[] padding,"
-      " bool relu) -> Tensor(a!)");
+      " bool relu) -> ()");
   made->impl("winograd_weight", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(weight)));
   made->impl("winograd_convolution", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution)));
   made->impl("winograd_convolution_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution_)));

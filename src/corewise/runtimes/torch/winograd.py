@@ -49,7 +49,8 @@ class WinogradConvolution(PreparedConvolution):
             return _activated(torch.ops.corewise.winograd_convolution(*given, None, False) + other, name, how)
         is_relu = name == "relu"
         if other is not None and self._may_overwrite(other):
-            result = torch.ops.corewise.winograd_convolution_(other, *given, is_relu)
+            torch.ops.corewise.winograd_convolution_(other, *given, is_relu)
+            result = other
         else:
             result = torch.ops.corewise.winograd_convolution(*given, other, is_relu)
         return result if is_relu else _activated(result, name, how)
