@@ -108,7 +108,7 @@ def described(
         lines.append(f"{program.num_joined} small recurrent layers run as parts of wider ones")
     if program.num_own:
         calls = _counted(program.num_own, "call")
-        lines.append(f"{calls} of recurrent layers by rows: no row of the batch waits for another")
+        lines.append(f"{calls} of recurrent layers by rows where that pays: no row waits for another")
     if program.packs:
         layers = _counted(len(program.packs), "layer")
         lines.append(f"{layers} with weights packed beforehand; every call looks whether they have changed")

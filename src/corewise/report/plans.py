@@ -53,7 +53,7 @@ class PlanShown:
     def other_helps(self) -> str:
         """What runs besides changing widths, in words; empty where nothing does."""
         packed = [f"{counted(self.num_packed, 'layer')} with packed weights"] if self.num_packed else []
-        by_rows = [f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows"] if self.num_own_lstms else []
+        by_rows = [f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows where that pays"] if self.num_own_lstms else []
         return " and ".join([*packed, *by_rows])
 
     @property
