@@ -52,9 +52,11 @@ class PlanShown:
     @property
     def other_helps(self) -> str:
         """What runs besides changing widths, in words; empty where nothing does."""
-        packed = [f"{counted(self.num_packed, 'layer')} with packed weights"] if self.num_packed else []
-        by_rows = [f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows where that pays"] if self.num_own_lstms else []
-        return " and ".join([*packed, *by_rows])
+        found = {
+            f"{counted(self.num_packed, 'layer')} with packed weights": self.num_packed,
+            f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows where that pays": self.num_own_lstms,
+        }
+        return " and ".join(words for words, num in found.items() if num)
 
     @property
     def cpus(self) -> list[int]:
