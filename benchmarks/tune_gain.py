@@ -40,7 +40,7 @@ from corewise.spec.trial import Protocol, Trial, to_json, write_json_aside
 from corewise.stats.compare import compare
 from corewise.tuner.durations import read_duration
 from corewise.tuner.found import Judged
-from corewise.tuner.knobs import hand_setting
+from corewise.tuner.knobs import good_starts, hand_setting
 from corewise.tuner.known import is_kin
 from corewise.tuner.live import LiveArena, LiveEntrant
 from corewise.tuner.question import Tunable, make_question, read_assignments
@@ -169,7 +169,7 @@ def searched(
     tunable = tunable_of(case, stage.allow)
     space = tunable.space
     told = Told(tunable)
-    wanted = [*map(space.near, starts), *([] if earlier else [hand_setting(space)])]
+    wanted = [*map(space.near, starts), *([] if earlier else good_starts(space, hand_setting(space)))]
     search = Search(
         space,
         Among(arena, space),
@@ -308,12 +308,18 @@ def search_all(
                 print(f" {stage.name}", file=sys.stderr)
                 starts = [found["search"]["best"]]
                 if stage.name.endswith(SHORT):
-                    starts.insert(0, {**starts[0], "dtype": "bfloat16"})
+                    starts.insert(0, shortened(starts[0]))
             found[searched_as(stage)], judged = searched(case, stage, arena, starts, before)
             before = before or judged
             save(given.out, kept)
     finally:
         arena.close()
+
+
+def shortened(params: dict[str, Any]) -> dict[str, Any]:
+    """The setting in bfloat16, which our own kernels for training do not know."""
+    execution = {"execution": "eager"} if params.get("execution") == "quickened" else {}
+    return {**params, **execution, "dtype": "bfloat16"}
 
 
 def measure(case: Case, given: argparse.Namespace, kept: dict[str, Any], deadline: float) -> None:

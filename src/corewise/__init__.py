@@ -15,6 +15,8 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"corewise.dataflow.{name}"), name)
     if name == "freeze":
         return import_module("corewise.runtimes.torch.prepared").freeze
+    if name == "quicken":
+        return import_module("corewise.runtimes.torch.quickened").quicken
     if name == "report_progress":
         return import_module("corewise.progress").report_progress
     raise AttributeError(f"module 'corewise' has no attribute {name!r}")

@@ -18,6 +18,7 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
         "full": "model = corewise.freeze(model.eval(), (batch,){dtype})",
     },
     "execution": {
+        "quickened": "model = corewise.quicken(model)",
         "compile": "model = torch.compile(model)",
         "script": "model = torch.jit.script(model)",
         "malleable": "model = corewise.malleable(model, (batch,))  # in the mode it will be used in",

@@ -102,7 +102,7 @@ AXES: Mapping[str, Axis] = {
             "number format of the computation",
         ),
         _choice("memory_format", "contiguous channels_last blocked", "layout of images and weights"),
-        _choice("execution", "eager compile script malleable", "how the model is executed"),
+        _choice("execution", "eager quickened compile script malleable", "how the model is executed"),
         _choice(
             "freezing", "none fold full", "norms folded into convolutions, or all weights made constants"
         ),

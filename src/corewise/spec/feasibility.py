@@ -246,6 +246,23 @@ def _freezing(params: Params, here: Circumstances) -> Iterator[str]:
         yield f"freezing: full under execution: script does not follow dtype: {params['dtype']}; use eager"
 
 
+def _quickened(params: Params, here: Circumstances) -> Iterator[str]:
+    """Layers on kernels of our own."""
+    if params["execution"] != "quickened" or params["runtime"] != "torch":
+        return
+    traits = _traits(params, here)
+    if traits.can_be_quickened is False:
+        yield f"execution: quickened has no kernel for any layer of {params['workload']}"
+    elif traits.takes_images and params["memory_format"] != "channels_last":
+        yield "execution: quickened convolves images that lie as memory_format: channels_last"
+    if params["device"] != "cpu" or params["dtype"] != "float32":
+        yield "execution: quickened computes float32 on the CPU"
+    if params["math"] == "vanilla" or params["float32_precision"] != "default":
+        yield "execution: quickened leaves the rest to oneDNN's float32; leave math and float32_precision"
+    if params["freezing"] != "none":
+        yield f"freezing: {params['freezing']} brings kernels of its own; leave execution: eager"
+
+
 def _malleable(params: Params, here: Circumstances) -> Iterator[str]:
     """Thread widths that change as a model runs."""
     if params["execution"] != "malleable" or params["runtime"] != "torch":
@@ -377,7 +394,7 @@ RULES: tuple[Rule, ...] = (
         _onednn,
         _freezing,
     ),
-    *(_malleable, _numbers, _huge_pages, _lacking, _xla, _libraries, _loading, _size),
+    *(_quickened, _malleable, _numbers, _huge_pages, _lacking, _xla, _libraries, _loading, _size),
 )
 
 

@@ -47,7 +47,7 @@ AXIS_CLASSES: Mapping[str, Judgement] = {
     "batch_scope": Judgement(_BATCH, "a step works on other samples"),
     "dtype": Judgement(_LOWER, "fewer digits"),
     "memory_format": Judgement(_PRECISION, "other kernels add up in another order"),
-    "execution": Judgement(_PRECISION, "fused kernels, and other widths, add up in another order"),
+    "execution": Judgement(_PRECISION, "fused kernels, our own, and other widths add up in another order"),
     "freezing": Judgement(_PRECISION, "weights are scaled once instead of their products"),
     "math": Judgement(_PRECISION, "other kernels add up in another order"),
     "float32_precision": Judgement(_LOWER, "products of float32 are computed from fewer digits"),

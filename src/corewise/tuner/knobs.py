@@ -88,6 +88,12 @@ def hand_setting(space: Space) -> Setting:
     return space.near({**space.base, **BY_HAND, **({"allocator": allocators[0]} if allocators else {})})
 
 
+def good_starts(space: Space, hand: Setting) -> tuple[Setting, ...]:
+    """The hand setting, then what few know of and often gives most in training: layers on our own kernels."""
+    quick = space.near({**space.params(hand), "execution": "quickened"})
+    return (hand, quick) if space.params(quick).get("execution") == "quickened" else (hand,)
+
+
 def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Those left out for the same reason in one."""
     reasons: dict[str, list[str]] = {}
@@ -101,7 +107,7 @@ def has_native(space: Space) -> bool:
     on_gpu = space.base.get("device", "cpu") != "cpu"
     choices = [{**space.base, **choice} for knob in space.knobs for choice in ({}, *knob.choices)]
     return not on_gpu and any(
-        each.get("execution") == "malleable"
+        each.get("execution") in ("malleable", "quickened")
         or (each.get("freezing") == "full" and each.get("execution", "eager") == "eager")
         for each in choices
     )
@@ -115,6 +121,8 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
     if asked.mode != "infer" and asked.traits.takes_images is not False:
         yield layout
     yield _precision(asked)
+    if asked.mode != "infer" and asked.traits.concurrent_under is not None:
+        yield _execution(asked)
     if asked.mode == "infer":  # fixed weights, folded and fused, give more than what follows
         yield _execution(asked)
         if asked.traits.takes_images is not False:  # blocks exclude frozen weights, which bring their own
@@ -134,7 +142,7 @@ def _all_knobs(asked: Asked) -> Iterable[Knob]:
         yield _plain("memory_policy", AXES["memory_policy"].choices, "memory beside its ranks")
     yield _plain("huge_pages", AXES["huge_pages"].choices, "fewer misses of the address cache")
     yield _bind(asked)
-    if asked.mode != "infer":
+    if asked.mode != "infer" and asked.traits.concurrent_under is None:
         yield _execution(asked)
     yield _plain("openmp", ("default", "libiomp5"), "another runtime starts the threads")
     yield _plain("wait_policy", AXES["wait_policy"].choices, "threads that spin begin at once")
@@ -214,8 +222,10 @@ def _execution(asked: Asked) -> Knob:
     if under is not None:
         found += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
     is_narrow = under is None and traits != Traits()  # of one's own workload nothing is known
+    if mode == "train":  # frozen weights bring these kernels to inference
+        found.insert(1, {"execution": "quickened"})
     for execution in AXES["execution"].choices:
-        if execution != "eager" and not (execution == "malleable" and is_narrow):
+        if execution not in ("eager", "quickened") and not (execution == "malleable" and is_narrow):
             found += [{"execution": execution, "freezing": word} for word in freezing]
             found.append({"execution": execution})
     compiled = frozenset(i for i, choice in enumerate(found) if choice["execution"] == "compile")
@@ -225,6 +235,8 @@ def _execution(asked: Asked) -> Knob:
         for i, choice in enumerate(found)
         if choice["execution"] == "malleable"
     }
+    if mode == "train" and traits.takes_images is not False:
+        needs[1] = {"memory_format": "channels_last"}
     why = "operators are fused, or run side by side"
     return Knob("execution", tuple(found), why, costly=compiled, needs=needs)
 
@@ -243,7 +255,9 @@ def _kept(
     for number, choice in enumerate(knob.choices):
         if choice == stock or (not choice and knob.name == "precision"):
             continue
-        against = _against(choice, fixed, asked, {**base, **choice}, reason_against)
+        against = _against(
+            choice, fixed, asked, {**base, **knob.needs.get(number, {}), **choice}, reason_against
+        )
         if against:
             told.setdefault(against, []).append(knob.words(number))
         else:

@@ -36,7 +36,7 @@ from corewise.tuner.confirm import (
 from corewise.tuner.durations import spoken
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.journal import Journal, Remembered
-from corewise.tuner.knobs import hand_setting, has_native
+from corewise.tuner.knobs import good_starts, hand_setting, has_native
 from corewise.tuner.known import known_settings
 from corewise.tuner.live import LiveArena
 from corewise.tuner.question import Tunable
@@ -148,7 +148,11 @@ class Tuning:
             self.tunable.space,
             arena,
             Kept(self.follower, self.journal),
-            starts=tuple(dict.fromkeys((*known_settings(self.tunable, self.store), self.hand))),
+            starts=tuple(
+                dict.fromkeys(
+                    (*known_settings(self.tunable, self.store), *good_starts(self.tunable.space, self.hand))
+                )
+            ),
             bounded_latency=self.tunable.question.mode == "infer",
             earlier=self.remembered.still_holding,
         )

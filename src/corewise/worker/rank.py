@@ -241,7 +241,7 @@ class _BeforeSampling:
         }
         if trial.params["execution"] == "malleable":
             found["planning_s"] = float(self.proofs.get("planning_s", 0.0))
-        elif trial.params["execution"] != "eager":
+        elif trial.params["execution"] not in ("eager", "quickened"):
             first_call_s = float(self.proofs.get("first_call_s", first_step_s))
             found["compile_s"] = max(0.0, first_call_s - expected_s)
         peers = (name for name in self.proofs if name.startswith(PEER_PREFIX) and name.endswith("_s"))

@@ -42,6 +42,7 @@ class Traits:
     has_batch_norm: Optional[bool] = None
     has_dropout: Optional[bool] = None
     concurrent_under: Optional[str] = None  # the execution that runs its branches side by side
+    can_be_quickened: Optional[bool] = None  # some layers have kernels of our own
 
     @property
     def depends_on_batch(self) -> Optional[bool]:

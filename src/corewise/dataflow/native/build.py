@@ -49,6 +49,7 @@ HEADERS = (
     "winograd.h",
     "winograd_kernel.h",
     "winograd_team.h",
+    "winograd_training.h",
     "winograd_versions.h",
 )
 NAME = "corewise_native"

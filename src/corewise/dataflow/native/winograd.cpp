@@ -1,11 +1,15 @@
-// Convolutions of stride 1 by fewer products, for inference: Winograd's F(4x4, 3x3), a quarter of them, and
-// F(2x2, 5x5), little more than a third.
+// Convolutions of stride 1 by fewer products: Winograd's F(4x4, 3x3), a quarter of them, and F(2x2, 5x5), little
+// more than a third; for training the gradients of their weights too.
 #include "operators.h"
 #include "winograd_team.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/flip.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/permute.h>
+#include <ATen/ops/sum.h>
 
 #include <array>
 #include <cmath>
@@ -42,14 +46,18 @@ void at_points(const float* weights, int64_t kernel, const Powers& powers, doubl
   }
 }
 
-// Weights at the 36 points, rounded once, in panels that lie as they are read.
-at::Tensor weight(const at::Tensor& given) {
+void check_weight(const at::Tensor& given) {
   const bool is_square = given.dim() == 4 && given.size(2) == given.size(3) && is_known(given.size(2));
   TORCH_CHECK(is_square, "weights of 3 x 3 or 5 x 5 are needed");
   TORCH_CHECK(given.scalar_type() == at::kFloat, "float32 is needed, not ", given.scalar_type());
+  const bool are_whole = given.size(0) % kChannelStep == 0 && given.size(1) % kChannelStep == 0;
+  TORCH_CHECK(given.numel() && are_whole, "channels in multiples of ", kChannelStep, " are needed");
+}
+
+// Weights at the 36 points, rounded once, in panels that lie as they are read.
+at::Tensor weight(const at::Tensor& given) {
+  check_weight(given);
   const int64_t out_channels = given.size(0), channels = given.size(1), kernel = given.size(2);
-  const bool are_whole = out_channels % kChannelStep == 0 && channels % kChannelStep == 0;
-  TORCH_CHECK(out_channels && channels && are_whole, "channels in multiples of ", kChannelStep, " are needed");
   const at::Tensor dense = given.contiguous();
   at::Tensor made = at::empty({out_channels, channels, kNumPoints}, dense.options());
   const auto powers = powers_at_points(kernel);
@@ -67,6 +75,36 @@ at::Tensor weight(const at::Tensor& given) {
       }
   }
   return made;
+}
+
+std::vector<float> rounded_powers(int64_t kernel) {
+  std::vector<float> found;
+  for (const auto& each : powers_at_points(kernel)) found.insert(found.end(), each.begin(), each.end());
+  return found;
+}
+
+// The same as weight, quickly and rounded more than once, for weights that change at every step; turned: for the
+// gradient of the input, which is a convolution of the result's with the weights upside down. Holds until the
+// thread asks again.
+at::Tensor changing_weight(const at::Tensor& given, bool turned) {
+  check_weight(given);
+  const at::Tensor view = turned ? given.flip({2, 3}).permute({2, 3, 0, 1}) : given.permute({2, 3, 1, 0});
+  const int64_t kernel = view.size(0), channels = view.size(2), out_channels = view.size(3);
+  const auto options = given.options().requires_grad(false);
+  float* const to = scratch<For::weights>(given.numel() + out_channels * channels * kNumPoints);
+  float* const from = to + out_channels * channels * kNumPoints;
+  at::from_blob(from, view.sizes(), options).copy_(view);
+  const auto powers = rounded_powers(kernel);
+  const int64_t panel = version().panel, panels = quotient_up(out_channels, panel);
+  const int64_t along = quotient_up(channels, kChannelStep);
+  shared_out(panels * along, own_width(), [&](int64_t part, int64_t) {
+    const int64_t first = part / along * panel, first_in = part % along * kChannelStep;
+    const int64_t width = std::min(panel, out_channels - first), end_in = std::min(first_in + kChannelStep, channels);
+    float* const at = to + first * channels * kNumPoints;
+    version().transform_weights(
+        from, powers.data(), kernel, channels, out_channels, first, width, first_in, end_in, at);
+  });
+  return at::from_blob(to, {out_channels, channels, kNumPoints}, options);
 }
 
 using Maybe = std::optional<at::Tensor>;
@@ -97,6 +135,17 @@ at::Tensor empty_result(
   return at::empty(result_sizes(x, weight, kernel, padding), x.options().memory_format(format));
 }
 
+Job job_of(const at::Tensor& dense, at::IntArrayRef sizes, int64_t kernel, at::IntArrayRef padding) {
+  Job job = {};
+  job.x = dense.const_data_ptr<float>();
+  job.height = dense.size(2), job.width = dense.size(3), job.channels = dense.size(1);
+  job.out_height = sizes[2], job.out_width = sizes[3], job.out_channels = sizes[1];
+  job.pad_height = padding[0], job.pad_width = padding[1];
+  job.tile = kIn + 1 - kernel;
+  job.tiles_down = quotient_up(sizes[2], job.tile), job.tiles_across = quotient_up(sizes[3], job.tile);
+  return job;
+}
+
 void convolve(
     const at::Tensor& x,
     const at::Tensor& weight,
@@ -118,17 +167,11 @@ void convolve(
   const at::Tensor dense = x.contiguous(format);
   const at::Tensor dense_bias = bias ? bias->contiguous() : at::Tensor();
   const at::Tensor dense_added = added ? added->contiguous(format) : at::Tensor();
-  Job job = {};
-  job.x = dense.const_data_ptr<float>();
+  Job job = job_of(dense, sizes, kernel, padding);
   job.weights = weight.const_data_ptr<float>();
   job.bias = bias ? dense_bias.const_data_ptr<float>() : nullptr;
   job.added = added ? dense_added.const_data_ptr<float>() : nullptr;
   job.y = to.mutable_data_ptr<float>();
-  job.height = x.size(2), job.width = x.size(3), job.channels = x.size(1);
-  job.out_height = sizes[2], job.out_width = sizes[3], job.out_channels = sizes[1];
-  job.pad_height = padding[0], job.pad_width = padding[1];
-  job.tile = kIn + 1 - kernel;
-  job.tiles_down = quotient_up(sizes[2], job.tile), job.tiles_across = quotient_up(sizes[3], job.tile);
   job.relu = relu;
   run(job, sizes[0]);
 }
@@ -144,6 +187,12 @@ at::Tensor convolution(
   at::Tensor made = empty_result(x, weight, kernel, padding, at::MemoryFormat::ChannelsLast);
   convolve(x, weight, bias, kernel, padding, added, relu, made);
   return made.contiguous(x.suggest_memory_format());  // the result lies as the image does
+}
+
+// The same with weights as torch has them, which change at every step.
+at::Tensor changing_convolution(
+    const at::Tensor& x, const at::Tensor& weight, const Maybe& bias, at::IntArrayRef padding, bool turned) {
+  return convolution(x, changing_weight(weight, turned), bias, weight.size(2), padding, std::nullopt, false);
 }
 
 // Gives nothing back: torch's compiler takes no operators of others whose result is what they were given.
@@ -173,6 +222,34 @@ at::Tensor shape_of_convolution(
 void shape_of_convolution_(
     at::Tensor&, const at::Tensor&, const at::Tensor&, const Maybe&, int64_t, at::IntArrayRef, bool) {}
 
+// The gradient of weights from the images and the gradient of the result, which lie as channels_last or are copied.
+at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& dy, int64_t kernel, at::IntArrayRef padding) {
+  TORCH_CHECK(x.dim() == 4 && dy.dim() == 4 && x.size(0) == dy.size(0), "as many gradients as images are needed");
+  TORCH_CHECK(x.scalar_type() == at::kFloat && dy.scalar_type() == at::kFloat, "float32 is needed");
+  TORCH_CHECK(is_known(kernel), "a kernel of 3 or 5 is needed, not of ", kernel);
+  TORCH_CHECK(padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0, "two paddings are needed");
+  const int64_t channels = x.size(1), out_channels = dy.size(1);
+  const bool are_whole = channels % kChannelStep == 0 && out_channels % kChannelStep == 0;
+  TORCH_CHECK(channels && out_channels && are_whole, "channels in multiples of ", kChannelStep, " are needed");
+  for (int64_t i = 0; i < 2; ++i)
+    TORCH_CHECK(
+        dy.size(2 + i) == x.size(2 + i) + 2 * padding[i] - kernel + 1, "gradients of other sizes than the result");
+  const auto format = at::MemoryFormat::ChannelsLast;
+  const at::Tensor dense = x.contiguous(format), dense_dy = dy.contiguous(format);
+  const auto powers = rounded_powers(kernel);
+  GradientJob job = {};
+  job.of = job_of(dense, dy.sizes(), kernel, padding);
+  job.dy = dense_dy.const_data_ptr<float>();
+  job.powers = powers.data();
+  job.kernel = kernel;
+  const int64_t num_tiles = dy.size(0) * job.of.tiles_down * job.of.tiles_across, width = own_width();
+  const GradientDivision division = gradient_divided(job, num_tiles, width);
+  at::Tensor sums = at::empty({division.num_ranges, kernel, kernel, channels, out_channels}, dense.options());
+  job.sums = sums.mutable_data_ptr<float>();
+  add_gradients(job, num_tiles, division, width);
+  return (division.num_ranges > 1 ? sums.sum(0) : sums[0]).permute({3, 2, 0, 1});
+}
+
 std::unique_ptr<torch::Library> registered() {
   auto made = library_without("corewise::winograd_convolution");
   if (!made) return made;
@@ -183,6 +260,12 @@ std::unique_ptr<torch::Library> registered() {
   made->def(
       "winograd_convolution_(Tensor(a!) added, Tensor x, Tensor weight, Tensor? bias, int kernel, int[] padding,"
       " bool relu) -> ()");
+  made->def(
+      "winograd_changing_convolution(Tensor x, Tensor weight, Tensor? bias, int[] padding, bool turned) -> Tensor");
+  made->def("winograd_weight_gradient(Tensor x, Tensor dy, int kernel, int[] padding) -> Tensor");
+  made->impl(
+      "winograd_changing_convolution", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(changing_convolution)));
+  made->impl("winograd_weight_gradient", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(weight_gradient)));
   made->impl("winograd_weight", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(weight)));
   made->impl("winograd_convolution", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution)));
   made->impl("winograd_convolution_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(convolution_)));

@@ -25,6 +25,20 @@ struct Job {
   bool relu;
 };
 
+// The gradient of weights: what a part of it is made of, and where its sums go.
+struct GradientJob {
+  Job of;  // the convolution, whose y is not used
+  const float* dy;
+  const float* powers;  // of the points, kernel by kIn, divided as their interpolation asks
+  float* sums;  // for each range of tiles: kernel by kernel by channels by out_channels
+  int64_t kernel;
+};
+
+struct GradientPart {
+  int64_t first_tile, end_tile, first_in, end_in, first_out, end_out;
+  float* to;
+};
+
 // Tiles and channels of the result that are computed at once; the channels are a multiple of the block's.
 struct Part {
   int64_t first_tile, num_tiles, first_channel, end_channel;
@@ -36,10 +50,22 @@ inline int64_t scratch_for(int64_t tiles, int64_t channels) {
   return kNumPoints * (plane_of(tiles, channels) + plane_of(tiles, kChannelBlock));
 }
 
+constexpr int64_t kMostTiles = 66;  // of a part, whose values then stay in the cache
+constexpr int64_t kInBlock = 128;  // channels whose gradients stay in the cache
+
+inline int64_t gradient_scratch() {
+  return kNumPoints * (plane_of(kMostTiles, kInBlock) + plane_of(kMostTiles, kChannelBlock) + kInBlock * kChannelBlock);
+}
+
 // What an instruction set offers; weights lie in panels that are `panel` channels wide.
 struct Version {
   int64_t panel, rows;
   void (*compute)(const Job& job, const Part& part, float* scratch);
+  void (*add_gradient)(const GradientJob& job, const GradientPart& part, float* scratch);
+  // Weights that lie kernel by kernel by channels by out_channels, one panel of them at the points.
+  void (*transform_weights)(
+      const float* from, const float* powers, int64_t kernel, int64_t channels, int64_t out_channels,
+      int64_t first, int64_t width, int64_t first_in, int64_t end_in, float* panel);
 };
 
 }  // namespace corewise::winograd

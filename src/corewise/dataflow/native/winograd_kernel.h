@@ -59,10 +59,11 @@ COREWISE_INLINE void find_values(const Job& job, const Tile& tile, const float* 
     }
 }
 
-static void transform_values(const Job& job, const Tile& tile, float* to, int64_t plane) {
+static void transform_values(
+    const Job& job, const Tile& tile, int64_t first, int64_t end, float* to, int64_t plane) {
   const float* at[kNumPoints];
   find_values(job, tile, at);
-  for (int64_t channel = 0; channel < job.channels; channel += kLanes, to += kLanes) {
+  for (int64_t channel = first; channel < end; channel += kLanes, to += kLanes) {
     Lanes half[kIn][kIn];
 #pragma GCC unroll 6
     for (int j = 0; j < kIn; ++j) {
@@ -160,7 +161,8 @@ static void compute(const Job& job, const Part& part, float* scratch) {
   float* const values = scratch;
   float* const results = scratch + kNumPoints * values_plane;
   for (int64_t i = 0; i < part.num_tiles; ++i)
-    transform_values(job, tile_at(job, part.first_tile + i), values + i * job.channels, values_plane);
+    transform_values(
+        job, tile_at(job, part.first_tile + i), 0, job.channels, values + i * job.channels, values_plane);
   for (int64_t first = part.first_channel; first < part.end_channel; first += kChannelBlock) {
     const int64_t end = std::min(first + kChannelBlock, part.end_channel);
     for (int64_t point = 0; point < kNumPoints; ++point)
@@ -180,6 +182,8 @@ static void compute(const Job& job, const Part& part, float* scratch) {
   }
 }
 
-constexpr Version kVersion = {kPanel, kRows, &compute};
+#include "winograd_training.h"
+
+constexpr Version kVersion = {kPanel, kRows, &compute, &add_gradient, &transform_weights};
 
 #undef COREWISE_INLINE

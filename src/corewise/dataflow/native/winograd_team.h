@@ -4,16 +4,16 @@
 #include "team.h"
 #include "winograd_versions.h"
 
-#include <atomic>
 #include <memory>
 #include <new>
 
 namespace corewise::winograd {
 
-constexpr int64_t kMostTiles = 66;  // of a part, whose values then stay in the cache
+enum class For { parts, weights };
 
 // Memory of the calling thread that is kept from call to call: new pages would cost as much as some layers.
-inline float* scratch(int64_t floats) {
+template <For purpose>
+float* scratch(int64_t floats) {
   struct Free {
     void operator()(float* held) const { ::operator delete(held, std::align_val_t(64)); }
   };
@@ -27,6 +27,8 @@ inline float* scratch(int64_t floats) {
   }
   return held.get();
 }
+
+constexpr int64_t kFewestTiles = 16;  // of a range
 
 inline int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -66,45 +68,61 @@ inline Division divided(const Job& job, int64_t num_tiles, int64_t num_threads) 
   return best;
 }
 
-// Parts of a job, taken by threads one after the other, each thread with scratch of its own.
-struct Team {
-  const Job& job;
-  const int64_t num_tiles;
-  const Division division;
-  const int64_t scratch_each;
-  float* memory = nullptr;
-  std::atomic<int64_t> next{0}, num_threads{0};
-
-  Team(const Job& given, int64_t images, int64_t most_threads)
-      : job(given),
-        num_tiles(images * job.tiles_down * job.tiles_across),
-        division(divided(job, num_tiles, most_threads)),
-        scratch_each(quotient_up(scratch_for(division.tiles_each, job.channels), 16) * 16) {}
-
-  void work() {
-    float* const own = memory + num_threads++ * scratch_each;
-    for (int64_t number = next++; number < division.num_parts; number = next++) {
-      const int64_t tile = number / division.num_along_channels * division.tiles_each;
-      const int64_t channel = number % division.num_along_channels * division.channels_each;
-      const int64_t end = std::min(channel + division.channels_each, job.out_channels);
-      version().compute(job, {tile, std::min(division.tiles_each, num_tiles - tile), channel, end}, own);
-    }
-  }
-};
-
-inline void work_on(void* team) { static_cast<Team*>(team)->work(); }
-
 inline void run(Job& job, int64_t images) {
-  const int64_t width = own_width();
-  Team team(job, images, width);
-  float* const memory = scratch(job.channels + width * team.scratch_each);
+  const int64_t width = own_width(), num_tiles = images * job.tiles_down * job.tiles_across;
+  const Division division = divided(job, num_tiles, width);
+  const int64_t each = quotient_up(scratch_for(division.tiles_each, job.channels), 16) * 16;
+  float* const memory = scratch<For::parts>(job.channels + width * each);
   std::fill(memory, memory + job.channels, 0.0f);
   job.zeros = memory;
-  team.memory = memory + job.channels;
-  if (width > 1 && team.division.num_parts > 1)
-    GOMP_parallel(work_on, &team, unsigned(width), 0);
-  else
-    team.work();
+  shared_out(division.num_parts, width, [&](int64_t number, int64_t thread) {
+    const int64_t tile = number / division.num_along_channels * division.tiles_each;
+    const int64_t channel = number % division.num_along_channels * division.channels_each;
+    const int64_t end = std::min(channel + division.channels_each, job.out_channels);
+    const Part part = {tile, std::min(division.tiles_each, num_tiles - tile), channel, end};
+    version().compute(job, part, memory + job.channels + thread * each);
+  });
+}
+
+// How the gradient of weights is divided: ranges of tiles, each with sums of its own, and blocks of channels.
+struct GradientDivision {
+  int64_t num_ranges, num_in, num_out;
+};
+
+inline GradientDivision gradient_divided(const GradientJob& job, int64_t num_tiles, int64_t num_threads) {
+  const int64_t num_in = quotient_up(job.of.channels, kInBlock);
+  const int64_t num_out = quotient_up(job.of.out_channels, kChannelBlock), blocks = num_in * num_out;
+  const int64_t most = std::max<int64_t>(1, std::min(num_threads, num_tiles / kFewestTiles));
+  GradientDivision best = {1, num_in, num_out};
+  double least = 0;
+  for (int64_t ranges = 1; ranges <= most; ++ranges) {
+    const double tiles_each = double(quotient_up(num_tiles, ranges)) + kFewestTiles;  // sums cost, too
+    const double found = double(quotient_up(ranges * blocks, num_threads)) * tiles_each;
+    if (ranges > 1 && found >= least) continue;
+    least = found;
+    best.num_ranges = ranges;
+  }
+  return best;
+}
+
+inline void add_gradients(GradientJob& job, int64_t num_tiles, const GradientDivision& division, int64_t width) {
+  const int64_t each = quotient_up(gradient_scratch(), 16) * 16;
+  const int64_t num_zeros = std::max(job.of.channels, job.of.out_channels);
+  float* const memory = scratch<For::parts>(num_zeros + width * each);
+  std::fill(memory, memory + num_zeros, 0.0f);
+  job.of.zeros = memory;
+  const int64_t tiles_each = quotient_up(num_tiles, division.num_ranges);
+  const int64_t sums_each = job.kernel * job.kernel * job.of.channels * job.of.out_channels;
+  const int64_t num_parts = division.num_ranges * division.num_in * division.num_out;
+  shared_out(num_parts, width, [&](int64_t number, int64_t thread) {
+    const int64_t out = number % division.num_out * kChannelBlock, rest = number / division.num_out;
+    const int64_t in = rest % division.num_in * kInBlock, range = rest / division.num_in;
+    const int64_t end = std::min((range + 1) * tiles_each, num_tiles);
+    const GradientPart part = {
+        std::min(range * tiles_each, end), end, in, std::min(in + kInBlock, job.of.channels), out,
+        std::min(out + kChannelBlock, job.of.out_channels), job.sums + range * sums_each};
+    version().add_gradient(job, part, memory + num_zeros + thread * each);
+  });
 }
 
 }  // namespace corewise::winograd

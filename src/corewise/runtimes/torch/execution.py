@@ -1,4 +1,4 @@
-"""From an eager module to what a trial calls: freezing, layout, TorchScript, compilation, changing widths.
+"""From an eager module to what a trial calls: freezing, layout, own kernels, TorchScript, compiler, widths.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -35,6 +35,8 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
         made = wrap(scripted(module))
         with silent_deprecation():
             return frozen(made) if settings.freezing == "full" else made
+    if settings.execution == "quickened":
+        return wrap(quickened(module, settings))
     if settings.execution == "malleable":
         return with_changing_widths(module)
     if settings.execution == "compile":
@@ -45,6 +47,22 @@ def configured(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module]
         # A fixed shape is measured, so nothing is compiled for shapes in general.
         return cast(nn.Module, torch.compile(wrap(module), dynamic=False))
     return wrap(module)
+
+
+def quickened(module: nn.Module, settings: Settings) -> nn.Module:
+    """The module with layers on our own kernels; Infeasible where there are none for it here."""
+    from corewise.dataflow.native.build import CannotBuild
+    from corewise.runtimes.torch.quickened import num_quickened, quicken
+
+    try:
+        quicken(module)
+    except CannotBuild as problem:
+        raise Infeasible(f"execution quickened: {problem}") from problem
+    if not num_quickened(module, channels_last=settings.memory_format == "channels_last"):
+        has_any = num_quickened(module) > 0
+        reason = "they convolve images that lie as memory_format: channels_last" if has_any else "none fits"
+        raise Infeasible(f"execution quickened: our own kernels do nothing for this module: {reason}")
+    return module
 
 
 def scripted(module: nn.Module) -> nn.Module:

@@ -21,6 +21,7 @@ from corewise.runtimes.torch.freezing import fold, num_prepared_weights
 from corewise.runtimes.torch.parallel import RankGroup
 from corewise.runtimes.torch.prepared import prepare
 from corewise.runtimes.torch.quantization import Quantised, quantised
+from corewise.runtimes.torch.quickened import num_quickened
 from corewise.runtimes.torch.settings import Settings, gpu_facts, process_facts, weights_format
 from corewise.runtimes.torch.sgd import CpuSgd
 from corewise.runtimes.torch.widths import planned, width_facts
@@ -118,6 +119,7 @@ class ModuleJob:
             **self._freezing_facts(),
             **self._quantised_facts(),
             **self._width_facts(),
+            **self._quickened_facts(),
             "weights_memory_format": weights_format(self._configured),
             "output_dtype": self._output_dtype,
             **gpu_facts(self._settings),
@@ -149,6 +151,12 @@ class ModuleJob:
         if self._settings.execution != "malleable":
             return {}
         return width_facts(self._configured, self._planning_s)
+
+    def _quickened_facts(self) -> Mapping[str, Any]:
+        if self._settings.execution != "quickened":
+            return {}
+        is_last = self._settings.memory_format == "channels_last"
+        return {"num_quickened_layers": num_quickened(self._module, channels_last=is_last)}
 
     def _quantised_facts(self) -> Mapping[str, Any]:
         made = self._quantised

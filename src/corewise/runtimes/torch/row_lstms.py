@@ -30,26 +30,29 @@ class RowLstm(nn.Module):
         self.eval()
 
     def forward(self, x: Any, states: Optional[States] = None) -> Any:
-        layer = self.layer
         if not isinstance(x, Tensor) or x.dim() != 3:  # packed sequences, and sequences without a batch
             return self._by_torch(x, states)
-        num_rows = x.shape[0 if layer.batch_first else 1]
-        if states is None:
-            num_states = layer.num_layers * (2 if layer.bidirectional else 1)
-            zeros = x.new_zeros(num_states, num_rows, layer.hidden_size)
-            states = (zeros, zeros)
-        layer.check_forward_args(x, states, None)  # says what does not fit
-        sizes = (layer.bias, layer.num_layers, 0.0, False, layer.bidirectional, layer.batch_first)
-        rows, hidden, cells = torch.ops.corewise.lstm(
-            x, list(states), layer._flat_weights, *sizes, self.reverse
-        )
-        return rows, (hidden, cells)
+        return by_rows(self.layer, x, states, self.reverse)
 
     def _by_torch(self, x: Any, states: Optional[States]) -> Any:
         if not self.reverse:
             return self.layer(x, states)
         rows, last = self.layer(torch.flip(x, [0]), states)
         return torch.flip(rows, [0]), last
+
+
+def by_rows(layer: nn.LSTM, x: Tensor, states: Optional[States] = None, reverse: bool = False) -> Any:
+    """What the layer makes of a batch of sequences, as it would give it itself."""
+    if states is None:
+        num_states = layer.num_layers * (2 if layer.bidirectional else 1)
+        zeros = x.new_zeros(num_states, x.shape[0 if layer.batch_first else 1], layer.hidden_size)
+        states = (zeros, zeros)
+    layer.check_forward_args(x, states, None)  # says what does not fit
+    sizes = (layer.bias, layer.num_layers, float(layer.dropout), layer.training, layer.bidirectional)
+    rows, hidden, cells = torch.ops.corewise.lstm(
+        x, list(states), layer._flat_weights, *sizes, layer.batch_first, reverse
+    )
+    return rows, (hidden, cells)
 
 
 def has_lstms(network: fx.GraphModule) -> bool:

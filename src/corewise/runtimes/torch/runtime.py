@@ -48,6 +48,8 @@ class TorchRuntime(ImportedRuntime):
             needed.append("torch._dynamo")  # a second, also for DistributedDataParallel
         if params["execution"] == "malleable":
             needed += ["torch.export", "corewise.dataflow.malleable"]
+        if params["execution"] == "quickened":
+            needed.append("corewise.runtimes.torch.quickened")
         if params["memory_format"] == "blocked":
             needed.append("torch.utils.mkldnn")
         if _names_kernel(params):

@@ -88,6 +88,8 @@ def read_settings(params: Mapping[str, Any], context: RankContext) -> Settings:
         )
     if settings.execution == "malleable":
         _refuse_malleable(settings, params)
+    if settings.execution == "quickened":
+        _refuse_quickened(settings, str(params["math"]))
     _refuse_freezing(settings, str(params["math"]))
     if settings.dtype == "int8":
         _refuse_int8(settings, str(params["math"]))
@@ -182,6 +184,18 @@ def _refuse_malleable(settings: Settings, params: Mapping[str, Any]) -> None:
         reason = "processes that train together exchange gradients in the middle of it"
     if reason is not None:
         raise Infeasible(f"execution malleable: {reason}")
+
+
+def _refuse_quickened(settings: Settings, math: str) -> None:
+    reason: Optional[str] = None
+    if settings.device.type != "cpu" or settings.dtype != "float32":
+        reason = "our own kernels compute float32 on the CPU"
+    elif settings.freezing != "none":
+        reason = "frozen weights bring kernels of their own; leave execution: eager"
+    elif settings.memory_format == "blocked" or math == "vanilla" or settings.float32_precision != "default":
+        reason = "oneDNN is not what computes then"
+    if reason is not None:
+        raise Infeasible(f"execution quickened: {reason}")
 
 
 def _refuse_freezing(settings: Settings, math: str) -> None:

@@ -18,15 +18,19 @@ from typing import Any, Mapping, Tuple
 from corewise.workloads.base import Traits, Work
 from corewise.workloads.layers import (
     BatchNorm,
+    Conv,
     Dropout,
     Layer,
     Shape,
     ShapeError,
+    both,
     every_layer,
     num_parameters,
 )
 from corewise.workloads.operations import operations
+from corewise.workloads.sequence_layers import Lstm
 
+OWN_CONVOLUTIONS, OWN_CHANNELS = ((3, 3), (5, 5)), 16  # sizes of kernels, and what channels are multiples of
 FLOAT32_BYTES = 4
 
 
@@ -73,9 +77,11 @@ class LayeredModel(ABC):
 
     def traits(self, args: Mapping[str, Any]) -> Traits:
         """What its layers allow and forbid."""
-        kinds = {type(layer) for layer in every_layer(self.layers(args))}
+        found = list(every_layer(self.layers(args)))
+        kinds = {type(layer) for layer in found}
         concurrent_under = "script" if self.concurrent else None
-        return Traits(self.takes_images, BatchNorm in kinds, Dropout in kinds, concurrent_under)
+        quickens = any(map(has_own_kernel, found))
+        return Traits(self.takes_images, BatchNorm in kinds, Dropout in kinds, concurrent_under, quickens)
 
     def whole(self, args: Mapping[str, Any], name: str) -> int:
         """The whole number given for a parameter, or its default."""
@@ -93,6 +99,16 @@ class LayeredModel(ABC):
                 f"{self.name} has no parameter {unknown[0]!r}; it has {', '.join(sorted(defaults))}"
             )
         return args.get(name, defaults[name])
+
+
+def has_own_kernel(layer: Layer) -> bool:
+    """Whether `corewise.quicken` does something for the layer."""
+    if isinstance(layer, Lstm):
+        return True
+    if not isinstance(layer, Conv) or both(layer.kernel) not in OWN_CONVOLUTIONS:
+        return False
+    are_whole = layer.in_channels % OWN_CHANNELS == layer.out_channels % OWN_CHANNELS == 0
+    return are_whole and layer.stride == 1 and layer.groups == 1
 
 
 @functools.lru_cache(maxsize=128)
