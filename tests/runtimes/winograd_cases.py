@@ -27,7 +27,7 @@ def built(need: Callable[[bool, str], None]) -> Iterator[None]:
 
 
 def error(made: Any, wanted: Any) -> float:
-    return float((made.double() - wanted).norm() / wanted.norm())
+    return float((made.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
 def images(*sizes: int) -> Any:

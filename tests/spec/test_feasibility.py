@@ -106,6 +106,18 @@ def reasons(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **cha
             {"freezing": "full", "dtype": "float64"},
             "freezing: full prepares weights in float32 or bfloat16; dtype is float64",
         ),
+        (
+            {"execution": "quickened", "memory_format": "channels_last", "dtype": "bfloat16"},
+            "execution: quickened computes float32 on the CPU",
+        ),
+        (
+            {"execution": "quickened", "memory_format": "channels_last", "math": "vanilla"},
+            "execution: quickened leaves the rest to oneDNN's float32",
+        ),
+        (
+            {"execution": "quickened", "memory_format": "channels_last", "freezing": "fold"},
+            "freezing: fold brings kernels of its own; leave execution: eager",
+        ),
         ({"execution": "malleable", "device": "cuda"}, "malleable changes the widths of CPU threads"),
         (
             {"execution": "malleable", "runtime": "numpy"},
@@ -148,6 +160,7 @@ def test_a_point_that_cannot_be_measured_has_its_reason(changes: dict[str, Any],
         {"runtime": "numpy"},
         {"runtime": "numpy", "huge_pages": "transparent"},
         {"freezing": "fold", "memory_format": "channels_last"},
+        {"execution": "quickened", "memory_format": "channels_last", "mode": "train"},
         {"freezing": "full", "execution": "compile", "dtype": "bfloat16"},
         {"float32_precision": "bf16", "denormals": "flush", "huge_pages": "transparent"},
         {"float32_precision": "tf32", "device": "cuda"},
@@ -155,6 +168,23 @@ def test_a_point_that_cannot_be_measured_has_its_reason(changes: dict[str, Any],
 )
 def test_a_point_that_can_be_measured_has_no_reason_against_it(changes: dict[str, Any]) -> None:
     assert reasons(**changes) == ()
+
+
+@pytest.mark.parametrize(
+    ("workload", "memory_format", "reason"),
+    [
+        ("resnet18", "contiguous", "quickened convolves images that lie as memory_format: channels_last"),
+        ("resnet18", "channels_last", None),
+        ("resnext50_32x4d", "channels_last", "quickened has no kernel for any layer of resnext50_32x4d"),
+        ("transformer", "contiguous", "quickened has no kernel for any layer of transformer"),
+        ("lstm_ensemble", "contiguous", None),
+    ],
+)
+def test_own_kernels_are_for_some_models(workload: str, memory_format: str, reason: str | None) -> None:
+    point = {**params(workload=workload, execution="quickened", memory_format=memory_format, mode="train")}
+    del point["args.size"]
+    found = reasons_against(point, Circumstances(MACHINE, find_workload(workload), {}))
+    assert found == (() if reason is None else (f"execution: {reason}",))
 
 
 def test_modes_and_runtimes_are_those_the_workload_offers() -> None:

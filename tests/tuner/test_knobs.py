@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corewise.spec.feasibility import MachineView
-from corewise.tuner.knobs import BY_HAND, Asked, Offer, hand_setting, knobs_for
+from corewise.tuner.knobs import BY_HAND, Asked, Offer, good_starts, hand_setting, knobs_for
 from corewise.workloads.base import Traits
 
 SIXTEEN = MachineView(16, 16)
@@ -214,6 +214,26 @@ def test_what_a_workload_itself_has_fixed_is_not_laid_to_the_user() -> None:
     by_itself = offer(fixed=fixed, own=("dtype",), kernel="stream", allow=("lower-precision",))
     assert "stream itself fixed dtype to float64" in reasons(by_itself, "bfloat16")
     assert "you fixed dtype to float64" in reasons(offer(fixed=fixed, allow=("lower-precision",)), "bfloat16")
+
+
+def test_our_own_kernels_are_for_training_and_the_start_after_the_hand_setting() -> None:
+    def reason_against(params: Mapping[str, Any]) -> str:
+        is_laid_out = params.get("memory_format") == "channels_last" or params.get("execution") != "quickened"
+        return "" if is_laid_out else "images lie otherwise"
+
+    found = offer("train", NORMED, reason_against=reason_against)
+    assert {"execution": "quickened"} in choices(found, "execution")  # with the layout that it needs
+    hand, quick = good_starts(found.space, hand_setting(found.space))
+    assert found.space.params(quick) == {**found.space.params(hand), "execution": "quickened"}
+    frozen = offer("infer", NORMED)
+    assert {"execution": "quickened"} not in choices(frozen, "execution")
+    assert len(good_starts(frozen.space, hand_setting(frozen.space))) == 1
+
+
+def test_where_branches_can_run_side_by_side_ways_to_execute_come_early_in_training() -> None:
+    branched = Traits(False, has_batch_norm=False, has_dropout=False, concurrent_under="script")
+    names = [knob.name for knob in offer("train", branched).space.knobs]
+    assert names.index("execution") < names.index("allocator")
 
 
 def test_execution_comes_early_where_weights_are_fixed_and_late_where_they_are_trained() -> None:

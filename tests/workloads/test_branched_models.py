@@ -134,9 +134,9 @@ def test_impossible_sizes_are_refused(name: str, args: dict[str, Any], told: str
 @pytest.mark.parametrize(
     ("name", "traits"),
     [
-        ("inception_v3", Traits(True, has_batch_norm=True, has_dropout=True, concurrent_under="script")),
-        ("two_tower", Traits(False, has_batch_norm=False, has_dropout=False, concurrent_under="script")),
-        ("mixture_of_experts", Traits(False, False, False, concurrent_under="script")),
+        ("inception_v3", Traits(True, True, True, concurrent_under="script", can_be_quickened=True)),
+        ("two_tower", Traits(False, False, False, concurrent_under="script", can_be_quickened=False)),
+        ("mixture_of_experts", Traits(False, False, False, "script", can_be_quickened=False)),
     ],
 )
 def test_a_workload_with_branches_says_what_runs_them_side_by_side(name: str, traits: Traits) -> None:

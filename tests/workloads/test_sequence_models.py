@@ -85,10 +85,12 @@ def test_impossible_sizes_are_refused(name: str, args: dict[str, Any], told: str
 @pytest.mark.parametrize(
     ("name", "args", "traits"),
     [
-        ("resnet50", {}, Traits(takes_images=True, has_batch_norm=True, has_dropout=False)),
-        ("alexnet", {}, Traits(takes_images=True, has_batch_norm=False, has_dropout=True)),
-        ("transformer", {}, Traits(takes_images=False, has_batch_norm=False, has_dropout=False)),
-        ("transformer", {"dropout": 0.1}, Traits(takes_images=False, has_batch_norm=False, has_dropout=True)),
+        ("resnet50", {}, Traits(True, has_batch_norm=True, has_dropout=False, can_be_quickened=True)),
+        ("alexnet", {}, Traits(True, has_batch_norm=False, has_dropout=True, can_be_quickened=True)),
+        ("resnext50_32x4d", {}, Traits(True, has_batch_norm=True, has_dropout=False, can_be_quickened=False)),
+        ("lstm_ensemble", {}, Traits(False, False, False, "script", can_be_quickened=True)),
+        ("transformer", {}, Traits(False, has_batch_norm=False, has_dropout=False, can_be_quickened=False)),
+        ("transformer", {"dropout": 0.1}, Traits(False, False, has_dropout=True, can_be_quickened=False)),
         ("matmul", {}, Traits()),
     ],
 )

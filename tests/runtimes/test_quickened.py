@@ -1,0 +1,288 @@
+"""Layers that learn on kernels of our own compute what torch's do, gradients included."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.runtimes.winograd_cases import MOST_ERROR, built, error, images, weights  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import corewise  # noqa: E402
+from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
+from corewise.runtimes.registry import find_runtime  # noqa: E402
+from corewise.runtimes.torch.quickened import num_quickened, quicken  # noqa: E402
+
+__all__ = ["built"]  # a fixture
+Params = Callable[..., dict[str, Any]]
+CONVOLVES, LEARNS = "winograd_changing_convolution", "winograd_weight_gradient"
+
+
+@pytest.fixture(autouse=True)
+def learning(built: None) -> Any:
+    with torch.enable_grad():
+        yield
+
+
+class Noted(TorchDispatchMode):
+    """Counts the operators of our own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "corewise":
+            self.names.append(func._schema.name.removeprefix("corewise::"))
+        return func(*args, **(kwargs or {}))
+
+
+class Mixed(nn.Module):
+    """Convolutions that have a kernel and some that have none, and an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 48, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(48)
+        self.third = nn.Conv2d(48, 32, 5, padding=2)
+        self.lower = nn.Conv2d(32, 32, 3, stride=2)
+        self.rows = nn.LSTM(32, 10, num_layers=2, bidirectional=True)
+        self.last = nn.Linear(20, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.norm(self.second(self.first(x))))
+        x = self.lower(self.third(x)).flatten(2).permute(2, 0, 1)
+        return self.last(self.rows(x)[0].mean(0))
+
+
+def mixed() -> Any:
+    return Mixed().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def gradients(model: nn.Module, x: Any) -> list[Any]:
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return [each.grad.clone() for each in model.parameters()]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("batch", "channels", "results", "height", "width"),
+    [(1, 16, 16, 5, 5), (3, 48, 16, 7, 9), (1, 64, 80, 15, 8), (2, 144, 208, 14, 14), (40, 16, 32, 17, 6)],
+)
+def test_each_of_the_three_products_is_that_of_float64(
+    batch: int, channels: int, results: int, height: int, width: int, padding: Any, kernel: int, threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    x, weight = images(batch, channels, height, width), weights(results, channels, kernel)
+    bias = torch.randn(results)
+    wide = [each.double().requires_grad_() for each in (x, weight, bias)]
+    wanted = functional.conv2d(*wide, padding=padding)
+    dy = images(*wanted.shape)
+    wanted_dx, wanted_dw, _ = torch.autograd.grad(wanted, wide, dy.double())
+    ops, around = torch.ops.corewise, [kernel - 1 - each for each in padding]
+    made = ops.winograd_changing_convolution(x, weight, bias, padding, False)
+    dx = ops.winograd_changing_convolution(dy, weight, None, around, True)
+    dw = ops.winograd_weight_gradient(x, dy, kernel, padding)
+    assert (made.shape, dx.shape, dw.shape) == (wanted.shape, x.shape, weight.shape)
+    assert error(made, wanted) < MOST_ERROR
+    assert error(dx, wanted_dx) < MOST_ERROR
+    assert error(dw, wanted_dw) < 2 * MOST_ERROR
+
+
+def test_long_sums_of_gradients_keep_their_digits() -> None:
+    x, dy = images(64, 16, 32, 32), images(64, 16, 32, 32)
+    wide = torch.nn.grad.conv2d_weight(x.double(), (16, 16, 3, 3), dy.double(), padding=1)
+    assert error(torch.ops.corewise.winograd_weight_gradient(x, dy, 3, (1, 1)), wide) < MOST_ERROR
+
+
+def test_a_model_learns_the_same() -> None:
+    plain, x = mixed(), images(6, 3, 17, 13)
+    own = corewise.quicken(copy.deepcopy(plain))
+    exact = copy.deepcopy(plain).double()
+    wanted = gradients(exact, x.double())
+    for got, torchs, right in zip(gradients(own, x), gradients(plain, x), wanted, strict=True):
+        assert error(got, right) < 1e-5 + 10 * error(torchs, right)
+    assert torch.allclose(own(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(own.norm.num_batches_tracked, plain.norm.num_batches_tracked)
+
+
+def test_the_layers_that_have_a_kernel_use_it_both_ways() -> None:
+    model, x = quicken(mixed()), images(6, 3, 17, 13)
+    assert num_quickened(model) == 3
+    with Noted() as noted:
+        gradients(model, x)
+    assert noted.names.count(CONVOLVES) == 4  # two layers, forward and backward
+    assert noted.names.count(LEARNS) == 2
+    assert any("lstm" in name for name in noted.names)
+
+
+def test_without_gradients_only_results_are_computed() -> None:
+    layer, x = quicken(nn.Conv2d(16, 16, 3, padding=1)), images(8, 16, 9, 9)
+    with Noted() as noted, torch.no_grad():
+        made = layer(x)
+    assert noted.names == [CONVOLVES]
+    assert error(made, copy.deepcopy(layer).double()(x.double())) < MOST_ERROR
+
+
+@pytest.mark.parametrize("learns", ["weight", "bias", "x"])
+def test_only_what_is_asked_for_is_computed(learns: str) -> None:
+    layer = quicken(nn.Conv2d(16, 32, 3, padding=1).requires_grad_(False))
+    x = images(8, 16, 9, 9)
+    of = {"weight": layer.weight, "bias": layer.bias, "x": x}[learns].requires_grad_()
+    with Noted() as noted:
+        layer(x).sum().backward()
+    counted = {"weight": (1, 1), "bias": (1, 0), "x": (2, 0)}[learns]
+    assert (noted.names.count(CONVOLVES), noted.names.count(LEARNS)) == counted
+    assert of.grad is not None
+    assert sum(each.grad is not None for each in (layer.weight, layer.bias, x)) == 1
+
+
+def test_few_tiles_of_many_weights_are_left_to_torch_but_for_the_gradient_of_weights() -> None:
+    layer, x = quicken(nn.Conv2d(272, 256, 3, padding=1)), images(8, 272, 7, 7).requires_grad_()
+    with Noted() as noted:
+        layer(x).sum().backward()
+    assert noted.names == [LEARNS]
+    with Noted() as noted:
+        layer(images(2, 272, 3, 3)).sum().backward()
+    assert noted.names == []
+
+
+def other_layout(model: Any, x: Any) -> Any:
+    return model.to(memory_format=torch.contiguous_format)(x.contiguous())
+
+
+def other_numbers(model: Any, x: Any) -> Any:
+    return model.double()(x.double())
+
+
+def shorter(model: Any, x: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return model(x)
+
+
+@pytest.mark.parametrize("call", [other_layout, other_numbers, shorter])
+def test_what_kernels_are_not_made_for_is_torchs_to_the_last_bit(call: Any) -> None:
+    plain, x = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 5)), images(4, 16, 12, 12)
+    own = quicken(copy.deepcopy(plain).to(memory_format=torch.channels_last))
+    plain.to(memory_format=torch.channels_last)
+    with Noted() as noted:
+        made = call(own, x)
+    assert noted.names == []
+    assert torch.equal(made, call(plain, x))
+
+
+def test_second_derivatives_are_torchs() -> None:
+    layer = nn.Conv2d(16, 16, 3, padding=1).double()
+    x, narrow = images(8, 16, 9, 9).double().requires_grad_(), quicken(copy.deepcopy(layer).float())
+
+    def twice(of: Any, given: Any) -> list[Any]:
+        by = [given, *of.parameters()]
+        first = torch.autograd.grad(of(given).pow(3).sum(), by, create_graph=True)
+        return list(torch.autograd.grad(sum(each.square().sum() for each in first), by))
+
+    wanted = twice(layer, x)
+    got = twice(narrow, x.detach().float().requires_grad_())
+    assert all(error(one, other) < 1e-5 for one, other in zip(got, wanted, strict=True))
+
+
+def test_weights_stay_where_they_are_and_all_can_be_undone() -> None:
+    model, x = mixed(), images(6, 3, 17, 13)
+    model.eval()
+    before, parameters, names = model(x), list(model.parameters()), list(model.state_dict())
+    assert quicken(model) is model
+    assert quicken(model) is model  # twice is once
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert list(model.state_dict()) == names
+    assert not torch.equal(model(x), before)
+    quicken(model, enabled=False)
+    assert num_quickened(model) == 0
+    assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_is_quick_with_weights_of_its_own(copied: Any) -> None:
+    model, x = quicken(mixed()), images(6, 3, 17, 13)
+    other = copied(model)
+    assert num_quickened(other) == 3
+    with torch.no_grad():
+        for each in other.parameters():
+            each.zero_()
+    assert bool(model(x).abs().sum() > 0)
+    assert bool(other(x).abs().sum() == 0)
+
+
+def test_layers_that_compute_otherwise_are_left_alone() -> None:
+    class Doubled(nn.Conv2d):
+        def forward(self, x: Any) -> Any:
+            return 2 * super().forward(x)
+
+    layers = [
+        Doubled(16, 16, 3),
+        nn.Conv2d(16, 16, 3, stride=2),
+        nn.Conv2d(16, 16, 3, dilation=2),
+        nn.Conv2d(32, 32, 3, groups=2),
+        nn.Conv2d(16, 16, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(16, 16, 1),
+        nn.Conv2d(16, 20, 3),
+        nn.LSTM(4, 6, proj_size=3),
+        nn.GRU(4, 6),
+    ]
+    assert [num_quickened(quicken(layer)) for layer in layers] == [0] * len(layers)
+
+
+def test_what_is_no_module_is_told() -> None:
+    with pytest.raises(TypeError, match=r"corewise\.quicken takes a torch\.nn\.Module, not list"):
+        quicken([])  # type: ignore[type-var]
+
+
+def test_wrong_channels_are_told_by_torch() -> None:
+    with pytest.raises(RuntimeError, match="expected input"):
+        quicken(nn.Conv2d(16, 16, 3))(images(8, 32, 9, 9))
+
+
+@pytest.mark.parametrize(
+    ("workload", "more", "num_layers"),
+    [
+        ("resnet18", {"memory_format": "channels_last", "image_size": 64}, 13),
+        ("lstm_ensemble", {"time_steps": 20, "hidden": 16, "members": 2, "num_classes": 6}, 4),
+    ],
+)
+def test_a_trial_passes_its_check_and_tells_how_many(
+    params: Params, alone: RankContext, workload: str, more: dict[str, Any], num_layers: int
+) -> None:
+    runtime = find_runtime("torch")
+    point = params(workload=workload, mode="train", execution="quickened", batch=8, **more)
+    runtime.warm()
+    runtime.warm_for(point)
+    job = runtime.prepare(point, alone)
+    check = job.check()
+    assert check.passed, check
+    job.step()
+    assert job.facts()["num_quickened_layers"] == num_layers
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"workload": "resnet18"}, "they convolve images that lie as memory_format"),
+        ({"workload": "transformer", "layers": 1}, "do nothing for this module: none fits"),
+        ({"workload": "resnet18", "dtype": "bfloat16"}, "compute float32 on the CPU"),
+        ({"workload": "resnet18", "math": "vanilla"}, "oneDNN is not what computes then"),
+    ],
+)
+def test_a_trial_that_cannot_be_has_its_reason(
+    params: Params, alone: RankContext, values: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(Infeasible, match=f"execution quickened: .*{reason}"):
+        find_runtime("torch").prepare(params(mode="train", execution="quickened", **values), alone)
