@@ -6,10 +6,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/flip.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/permute.h>
-#include <ATen/ops/sum.h>
 
 #include <array>
 #include <cmath>
@@ -88,23 +85,25 @@ std::vector<float> rounded_powers(int64_t kernel) {
 // thread asks again.
 at::Tensor changing_weight(const at::Tensor& given, bool turned) {
   check_weight(given);
-  const at::Tensor view = turned ? given.flip({2, 3}).permute({2, 3, 0, 1}) : given.permute({2, 3, 1, 0});
-  const int64_t kernel = view.size(0), channels = view.size(2), out_channels = view.size(3);
-  const auto options = given.options().requires_grad(false);
-  float* const to = scratch<For::weights>(given.numel() + out_channels * channels * kNumPoints);
-  float* const from = to + out_channels * channels * kNumPoints;
-  at::from_blob(from, view.sizes(), options).copy_(view);
+  const int64_t kernel = given.size(2), last = kernel - 1;
+  const int64_t channels = given.size(turned ? 0 : 1), out_channels = given.size(turned ? 1 : 0);
   const auto powers = rounded_powers(kernel);
+  Weights weights = {given.const_data_ptr<float>(), powers.data(), kernel, channels};
+  weights.row = given.stride(2), weights.column = given.stride(3);
+  weights.in = given.stride(turned ? 0 : 1), weights.out = given.stride(turned ? 1 : 0);
+  if (turned) {
+    weights.at += last * (weights.row + weights.column);
+    weights.row = -weights.row, weights.column = -weights.column;
+  }
+  float* const to = scratch<For::weights>(out_channels * channels * kNumPoints);
   const int64_t panel = version().panel, panels = quotient_up(out_channels, panel);
   const int64_t along = quotient_up(channels, kChannelStep);
-  shared_out(panels * along, own_width(), [&](int64_t part, int64_t) {
-    const int64_t first = part / along * panel, first_in = part % along * kChannelStep;
+  shared_out(panels * along, own_width(), [&](int64_t number, int64_t) {
+    const int64_t first = number / along * panel, first_in = number % along * kChannelStep;
     const int64_t width = std::min(panel, out_channels - first), end_in = std::min(first_in + kChannelStep, channels);
-    float* const at = to + first * channels * kNumPoints;
-    version().transform_weights(
-        from, powers.data(), kernel, channels, out_channels, first, width, first_in, end_in, at);
+    version().transform_weights(weights, {first, width, first_in, end_in}, to + first * channels * kNumPoints);
   });
-  return at::from_blob(to, {out_channels, channels, kNumPoints}, options);
+  return at::from_blob(to, {out_channels, channels, kNumPoints}, given.options().requires_grad(false));
 }
 
 using Maybe = std::optional<at::Tensor>;
@@ -247,7 +246,13 @@ at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& dy, int64_t ke
   at::Tensor sums = at::empty({division.num_ranges, kernel, kernel, channels, out_channels}, dense.options());
   job.sums = sums.mutable_data_ptr<float>();
   add_gradients(job, num_tiles, division, width);
-  return (division.num_ranges > 1 ? sums.sum(0) : sums[0]).permute({3, 2, 0, 1});
+  at::Tensor made = at::empty({out_channels, channels, kernel, kernel}, dense.options().memory_format(format));
+  float* const to = made.mutable_data_ptr<float>();
+  shared_out(channels / kChannelStep, width, [&](int64_t number, int64_t) {
+    const int64_t first = number * kChannelStep;
+    version().add_ranges(job, division.num_ranges, first, first + kChannelStep, to);
+  });
+  return made;
 }
 
 std::unique_ptr<torch::Library> registered() {

@@ -57,15 +57,27 @@ inline int64_t gradient_scratch() {
   return kNumPoints * (plane_of(kMostTiles, kInBlock) + plane_of(kMostTiles, kChannelBlock) + kInBlock * kChannelBlock);
 }
 
+// Weights where they are, whatever their order.
+struct Weights {
+  const float* at;
+  const float* powers;  // as above
+  int64_t kernel, channels;
+  int64_t row, column, in, out;  // how far apart they lie along each
+};
+
+// Channels of one panel, at most a step of those of the input.
+struct WeightsPart {
+  int64_t first_out, width, first_in, end_in;
+};
+
 // What an instruction set offers; weights lie in panels that are `panel` channels wide.
 struct Version {
   int64_t panel, rows;
   void (*compute)(const Job& job, const Part& part, float* scratch);
   void (*add_gradient)(const GradientJob& job, const GradientPart& part, float* scratch);
-  // Weights that lie kernel by kernel by channels by out_channels, one panel of them at the points.
-  void (*transform_weights)(
-      const float* from, const float* powers, int64_t kernel, int64_t channels, int64_t out_channels,
-      int64_t first, int64_t width, int64_t first_in, int64_t end_in, float* panel);
+  // Results, kernel by kernel, channels: as weights lie that are channels_last. At most a step of channels at once.
+  void (*add_ranges)(const GradientJob& job, int64_t num_ranges, int64_t first, int64_t end, float* to);
+  void (*transform_weights)(const Weights& given, const WeightsPart& part, float* panel);
 };
 
 }  // namespace corewise::winograd

@@ -184,6 +184,6 @@ static void compute(const Job& job, const Part& part, float* scratch) {
 
 #include "winograd_training.h"
 
-constexpr Version kVersion = {kPanel, kRows, &compute, &add_gradient, &transform_weights};
+constexpr Version kVersion = {kPanel, kRows, &compute, &add_gradient, &add_ranges, &transform_weights};
 
 #undef COREWISE_INLINE

@@ -162,19 +162,20 @@ static void add_gradient(const GradientJob& job, const GradientPart& part, float
   if (job.kernel == 5) transform_sums<5>(job, part, sums);
 }
 
+// Lanes lie side by side, rows and columns of the kernel so far apart.
 template <int kKernel>
 static void weights_at_points(
-    const float* from, int64_t apart, const float* powers, float* to, int64_t plane) {
+    const float* from, int64_t row, int64_t column, const float* powers, float* to, int64_t plane) {
   Lanes half[kIn][kKernel];
   for (int j = 0; j < kKernel; ++j) {
-    Lanes given[kKernel];
+    Lanes at[kKernel];
 #pragma GCC unroll 5
-    for (int i = 0; i < kKernel; ++i) given[i] = load(from + (i * kKernel + j) * apart);
+    for (int i = 0; i < kKernel; ++i) at[i] = load(from + i * row + j * column);
 #pragma GCC unroll 6
     for (int point = 0; point < kIn; ++point) {
       Lanes found = {};
 #pragma GCC unroll 5
-      for (int i = 0; i < kKernel; ++i) found += powers[i * kIn + point] * given[i];
+      for (int i = 0; i < kKernel; ++i) found += powers[i * kIn + point] * at[i];
       half[point][j] = found;
     }
   }
@@ -188,15 +189,54 @@ static void weights_at_points(
     }
 }
 
-static void transform_weights(
-    const float* from, const float* powers, int64_t kernel, int64_t channels, int64_t out_channels, int64_t first,
-    int64_t width, int64_t first_in, int64_t end_in, float* panel) {
-  const int64_t apart = channels * out_channels, plane = channels * width;
-  for (int64_t channel = first_in; channel < end_in; ++channel)
-    for (int64_t out = 0; out < width; out += kLanes) {
-      const float* const at = from + channel * out_channels + first + out;
-      float* const to = panel + channel * width + out;
-      if (kernel == 3) weights_at_points<3>(at, apart, powers, to, plane);
-      if (kernel == 5) weights_at_points<5>(at, apart, powers, to, plane);
+// As many channels of the result as a vector has, those of a step of the input; side by side: kernel by kernel by
+// channels by lanes. Read in the order they lie in, since steps from one result to the next share few lines of the cache.
+template <int kKernel>
+static void lay_side_by_side(const Weights& given, const float* from, int64_t channels, float* to) {
+  for (int64_t lane = 0; lane < kLanes; ++lane)
+    for (int64_t place = 0; place < kKernel * kKernel; ++place) {
+      const float* const at =
+          from + lane * given.out + place / kKernel * given.row + place % kKernel * given.column;
+      for (int64_t channel = 0; channel < channels; ++channel)
+        to[(place * kChannelStep + channel) * kLanes + lane] = at[channel * given.in];
+    }
+}
+
+template <int kKernel>
+static void transform_weights_of(const Weights& given, const WeightsPart& part, float* panel) {
+  float laid[kKernel * kKernel * kChannelStep * kLanes];
+  const int64_t plane = given.channels * part.width;
+  for (int64_t out = 0; out < part.width; out += kLanes) {
+    const float* from = given.at + part.first_in * given.in + (part.first_out + out) * given.out;
+    int64_t row = given.row, column = given.column, in = given.in;
+    if (given.out != 1) {
+      lay_side_by_side<kKernel>(given, from, part.end_in - part.first_in, laid);
+      from = laid, in = kLanes, column = kChannelStep * kLanes, row = kKernel * column;
+    }
+    for (int64_t channel = part.first_in; channel < part.end_in; ++channel, from += in)
+      weights_at_points<kKernel>(from, row, column, given.powers, panel + channel * part.width + out, plane);
+  }
+}
+
+static void transform_weights(const Weights& given, const WeightsPart& part, float* panel) {
+  if (given.kernel == 3) transform_weights_of<3>(given, part, panel);
+  if (given.kernel == 5) transform_weights_of<5>(given, part, panel);
+}
+
+// The sums of all ranges, for some channels of the input, in the order of the weights.
+static void add_ranges(const GradientJob& job, int64_t num_ranges, int64_t first, int64_t end, float* to) {
+  const int64_t channels = job.of.channels, results = job.of.out_channels, places = job.kernel * job.kernel;
+  float laid[kLanes * kChannelStep];
+  for (int64_t place = 0; place < places; ++place)
+    for (int64_t result = 0; result < results; result += kLanes) {
+      for (int64_t channel = first; channel < end; ++channel) {
+        const float* const from = job.sums + (place * channels + channel) * results + result;
+        Lanes sum = load(from);
+        for (int64_t range = 1; range < num_ranges; ++range) sum += load(from + range * places * channels * results);
+        for (int64_t lane = 0; lane < kLanes; ++lane) laid[lane * kChannelStep + channel - first] = sum[lane];
+      }
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        for (int64_t channel = first; channel < end; ++channel)
+          to[((result + lane) * places + place) * channels + channel] = laid[lane * kChannelStep + channel - first];
     }
 }
