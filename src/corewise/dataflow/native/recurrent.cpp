@@ -357,6 +357,11 @@ Six direction_back(
   return {wants_x ? it.x : at::empty({0}, x.options()), it.h, it.c, it.w_x, it.w_h, it.b};
 }
 
+void refuse_direction(const Tensor& it) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !it.defined() || !it._fw_grad(/*level=*/0).defined(), "corewise::lstm has no derivatives forward, only backward");
+}
+
 class LstmFunction : public torch::autograd::Function<LstmFunction> {
  public:
   static variable_list forward(
@@ -376,6 +381,7 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list arriving) {
+    for (const auto& it : arriving) refuse_direction(it);
     static const auto back = own_operator("corewise::lstm_direction_back", direction_back);
     const auto kept = context->get_saved_variables();
     const bool has_biases = context->saved_data["has_biases"].toBool(), reverse = context->saved_data["reverse"].toBool();
@@ -396,8 +402,7 @@ Three direction_with_gradients(
   static const auto plain = own_operator("corewise::lstm_direction", direction);
   const std::initializer_list<Maybe> given = {x, h, c, w_x, w_h, b_x, b_h};
   for (const auto& it : given)
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !it || !it->_fw_grad(/*level=*/0).defined(), "corewise::lstm has no derivatives forward, only backward");
+    if (it) refuse_direction(*it);
   const auto is_wanted = [](const Maybe& it) { return it && it->requires_grad(); };
   if (!at::GradMode::is_enabled() || std::none_of(given.begin(), given.end(), is_wanted)) {
     at::AutoDispatchBelowADInplaceOrView below;  // by way of torch: its modes see it, and tensors without numbers
