@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from tests.runtimes.winograd_cases import images  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
-from torch.nn.utils.parametrizations import spectral_norm  # noqa: E402
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm  # noqa: E402
 
 import corewise  # noqa: E402
 from corewise.dataflow.native_executor import missing  # noqa: E402
@@ -87,6 +87,26 @@ def test_a_layer_that_is_changed_afterwards_computes_what_it_says(changes: dict[
             setattr(layer, name, value)
     x = images(2, 16, 20, 20)
     torch.testing.assert_close(quick(x), plain(x), **CLOSE)
+
+
+def test_an_lstm_computes_with_parameters_that_were_exchanged() -> None:
+    plain, quick = lstm()
+    x, others = torch.randn(5, 32, 16), {name: 2 * each.detach() for name, each in plain.named_parameters()}
+    one, other = (torch.func.functional_call(layer, others, (x,))[0] for layer in (plain, quick))
+    torch.testing.assert_close(other, one, **CLOSE)
+    for layer in (plain, quick):
+        weight_norm(layer, "weight_hh_l0")
+        with torch.no_grad():
+            layer.parametrizations.weight_hh_l0.original0.mul_(2)
+    torch.testing.assert_close(quick(x)[0], plain(x)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_the_gradient_of_images_lies_as_they_do(is_spread: bool) -> None:
+    layer, x = convolution()[1], images(2, 16, 20, 20).requires_grad_()
+    dy = torch.ones(()).expand(2, 32, 20, 20) if is_spread else torch.ones(2, 32, 20, 20)
+    [found] = torch.autograd.grad(layer(x), x, dy)
+    assert found.stride() == x.stride()
 
 
 def test_quickening_does_not_evaluate_a_parametrization() -> None:

@@ -75,6 +75,7 @@ def _convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Ten
 
 
 def _lstm(layer: nn.LSTM, input: Any, hx: Optional[States] = None) -> Any:
+    layer._update_flat_weights()  # as torch's forward: parameters may have been exchanged since
     if _is_batch(input, hx) and may_take(input, *(hx or ()), *layer._flat_weights):
         return by_rows(layer, input, hx)
     return type(layer).forward(layer, input, hx)

@@ -58,6 +58,7 @@ class _Convolution(torch.autograd.Function):
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
         own: list[Optional[Tensor]] = [None, None, None]
         if not torch.is_grad_enabled() and may_take(dy, x, weight):  # derivatives of gradients are torch's
+            dy = dy.contiguous(memory_format=torch.channels_last)  # once, and gradients lie as the images do
             around = _turned(padding, weight)
             if wanted[0] and _pays(dy.shape, weight, around):
                 own[0] = torch.ops.corewise.winograd_changing_convolution(dy, weight, None, around, True)
