@@ -128,6 +128,12 @@ def test_layers_within_a_transform_that_is_not_theirs() -> None:
         torch.testing.assert_close(other, one, **CLOSE)
 
 
+def test_many_gradients_at_once() -> None:
+    x, dy = images(2, 16, 20, 20).requires_grad_(), torch.randn(3, 2, 32, 20, 20)
+    found = [torch.autograd.grad(layer(x), x, dy, is_grads_batched=True)[0] for layer in convolution()]
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
 @scripting_is_known
 def test_a_direction_goes_through_the_gradient_of_a_convolution() -> None:
     x, along = images(2, 16, 20, 20).requires_grad_(), torch.randn(2, 32, 20, 20)

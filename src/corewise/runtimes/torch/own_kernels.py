@@ -32,6 +32,7 @@ def may_take(*tensors: Any) -> bool:
         and each.dtype == torch.float32
         and each.device.type == "cpu"
         and each.layout == torch.strided
+        and not torch._C._functorch.is_legacy_batchedtensor(each)  # many gradients at once
         for each in tensors
     )
     return are_plain and has_kernel()  # a model may come from a file into a process that has not built them
