@@ -27,12 +27,11 @@ def may_take(*tensors: Any) -> bool:
     """Whether our kernels may compute with these: float32 on the CPU, nothing recorded or transformed."""
     if why_torchs_operators() or autocast_dtype() is not None:
         return False
-    are_plain = all(
-        type(each) in (Tensor, nn.Parameter)
-        and each.dtype == torch.float32
-        and each.device.type == "cpu"
-        and each.layout == torch.strided
-        and not torch._C._functorch.is_legacy_batchedtensor(each)  # many gradients at once
-        for each in tensors
-    )
-    return are_plain and has_kernel()  # a model may come from a file into a process that has not built them
+    return all(map(_is_plain, tensors)) and has_kernel()  # in this process, too: models come from files
+
+
+def _is_plain(each: Any) -> bool:
+    """Whether it is numbers in memory: neither sparse, nor many gradients at once."""
+    if type(each) not in (Tensor, nn.Parameter) or each.dtype != torch.float32:
+        return False
+    return bool(torch._C._dispatch_keys(each).has(torch._C.DispatchKey.CPU))
