@@ -17,7 +17,7 @@ from torch.nn import functional  # noqa: E402
 from corewise.dataflow.malleable import malleable  # noqa: E402
 from corewise.dataflow.native.build import CannotBuild  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
-from corewise.runtimes.torch import winograd  # noqa: E402
+from corewise.runtimes.torch import own_kernels, winograd  # noqa: E402
 from corewise.runtimes.torch.prepared import freeze  # noqa: E402
 from corewise.runtimes.torch.winograd import WinogradConvolution, suits  # noqa: E402
 
@@ -145,7 +145,7 @@ def test_where_it_cannot_be_built_all_stays_as_it_was(monkeypatch: pytest.Monkey
     def cannot() -> None:
         raise CannotBuild("no C++ compiler is found")
 
-    monkeypatch.setattr(winograd, "native_module", cannot)
+    monkeypatch.setattr(own_kernels, "native_module", cannot)
     module, x = Block(nn.ReLU()).eval(), images(2, 16, 8, 8)
     for wanted in (None, True):
         frozen = freeze(module, x, winograd=wanted)

@@ -39,10 +39,11 @@ _NOTHING: ContextManager[Any] = contextlib.nullcontext()
 
 def current_modes() -> Modes:
     """The calling thread's."""
-    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _autocast())
+    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_dtype())
 
 
-def _autocast() -> Optional[torch.dtype]:
+def autocast_dtype() -> Optional[torch.dtype]:
+    """What operators on the CPU are cast to; None where they are not."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None  # before torch 2.4
@@ -52,13 +53,21 @@ def runs_under_others_control() -> str:
     """Why this thread's operators are not its own now (a transform, a tracer); empty when they are."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a mode of torch is watching its operators"
+    needed = why_torchs_operators()
+    if needed:
+        return needed
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is not None and top(False) is not None:
+        return "hooks on saved tensors are active"
+    return ""
+
+
+def why_torchs_operators() -> str:
+    """Why operators must be such as torch knows all about, derivatives included; empty when they need not."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return "it is being compiled or traced"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
     if torch.autograd.forward_ad._current_level >= 0:
         return "gradients are computed forwards (torch.autograd.forward_ad)"
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    if top is not None and top(False) is not None:
-        return "hooks on saved tensors are active"
     return ""

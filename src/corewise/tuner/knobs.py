@@ -255,9 +255,8 @@ def _kept(
     for number, choice in enumerate(knob.choices):
         if choice == stock or (not choice and knob.name == "precision"):
             continue
-        against = _against(
-            choice, fixed, asked, {**base, **knob.needs.get(number, {}), **choice}, reason_against
-        )
+        needed = {n: v for n, v in knob.needs.get(number, {}).items() if n not in asked.fixed}
+        against = _against(choice, fixed, asked, {**base, **needed, **choice}, reason_against)
         if against:
             told.setdefault(against, []).append(knob.words(number))
         else:

@@ -66,7 +66,9 @@ class CannotBuild(Exception):
 
 def native_module() -> NativeModule:
     """The extension module; raises CannotBuild with the reason, the same each time in one process."""
-    if is_switched_off() and "module" not in _loaded:
+    if "module" in _loaded:  # layers ask at each call
+        return _loaded["module"]  # type: ignore[no-any-return]
+    if is_switched_off():
         raise CannotBuild(f"{NATIVE_SWITCH}=0 says so")
     with _lock:
         if "module" not in _loaded and "problem" not in _loaded:

@@ -12,8 +12,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <atomic>
-
 #include "operators.h"
 #include "recurrent.h"
 #include "team.h"
@@ -109,29 +107,6 @@ constexpr int64_t kSumsOfThread = 4;  // of the gradients of weights: chunks tha
 // them less often; and gradients of weights are read and written besides.
 constexpr int64_t kMostWeights = 1 << 21, kMostToLearn = 1 << 19;
 
-// A chunk at a time for each thread of the calling thread's team.
-template <class Work>
-struct Sharing {
-  const Work& work;
-  int64_t num_chunks;
-  std::atomic<int64_t> next{0}, num_threads{0};
-
-  static void run(void* given) {
-    auto& it = *static_cast<Sharing*>(given);
-    const int64_t thread = it.num_threads++;
-    for (int64_t chunk = it.next++; chunk < it.num_chunks; chunk = it.next++) it.work(chunk, thread);
-  }
-};
-
-template <class Work>
-void share(int64_t num_chunks, int64_t num_threads, const Work& work) {
-  Sharing<Work> sharing{work, num_chunks};
-  if (num_threads > 1 && num_chunks > 1)
-    GOMP_parallel(Sharing<Work>::run, &sharing, unsigned(num_threads), 0);
-  else
-    Sharing<Work>::run(&sharing);
-}
-
 int64_t threads_for(const LstmSizes& it) {
   const double products = double(it.steps) * it.rows * kGates * it.hidden * (it.inputs + it.hidden + 8);
   return products < 2 * kWorthThread ? 1 : own_width();
@@ -226,7 +201,7 @@ Walked walked(const Given& given, int64_t rows_each, bool saves) {
       .cn = to_fill(made.cn),
       .saved = to_fill(made.saved)};
   const Scratch scratch(num_threads, kernels.forward_scratch(sizes));
-  share(chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
+  shared_out(chunks.num, num_threads, [&](int64_t chunk, int64_t thread) {
     const int64_t first = chunk * rows_each;
     kernels.forward(job, first, std::min(rows_each, sizes.rows - first), chunk, scratch.of(thread));
   });
@@ -278,7 +253,7 @@ Gradients walked_back(
       .d_c0 = to_fill(found.c),
       .d_weights = to_fill(sums)};
   const Scratch scratch(num_threads, kernels.backward_scratch(sizes));
-  share(num_sums, num_threads, [&](int64_t number, int64_t thread) {
+  shared_out(num_sums, num_threads, [&](int64_t number, int64_t thread) {
     const int64_t behind = std::min((number + 1) * chunks_each, chunks.num);
     for (int64_t chunk = number * chunks_each; chunk < behind; ++chunk) {
       const int64_t first = chunk * rows_each;
@@ -357,6 +332,11 @@ Six direction_back(
   return {wants_x ? it.x : at::empty({0}, x.options()), it.h, it.c, it.w_x, it.w_h, it.b};
 }
 
+void refuse_direction(const Tensor& it) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !it.defined() || !it._fw_grad(/*level=*/0).defined(), "corewise::lstm has no derivatives forward, only backward");
+}
+
 class LstmFunction : public torch::autograd::Function<LstmFunction> {
  public:
   static variable_list forward(
@@ -376,6 +356,7 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list arriving) {
+    for (const auto& it : arriving) refuse_direction(it);
     static const auto back = own_operator("corewise::lstm_direction_back", direction_back);
     const auto kept = context->get_saved_variables();
     const bool has_biases = context->saved_data["has_biases"].toBool(), reverse = context->saved_data["reverse"].toBool();
@@ -396,8 +377,7 @@ Three direction_with_gradients(
   static const auto plain = own_operator("corewise::lstm_direction", direction);
   const std::initializer_list<Maybe> given = {x, h, c, w_x, w_h, b_x, b_h};
   for (const auto& it : given)
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !it || !it->_fw_grad(/*level=*/0).defined(), "corewise::lstm has no derivatives forward, only backward");
+    if (it) refuse_direction(*it);
   const auto is_wanted = [](const Maybe& it) { return it && it->requires_grad(); };
   if (!at::GradMode::is_enabled() || std::none_of(given.begin(), given.end(), is_wanted)) {
     at::AutoDispatchBelowADInplaceOrView below;  // by way of torch: its modes see it, and tensors without numbers

@@ -136,7 +136,7 @@ def _prepare_lstms(network: fx.GraphModule, dtype: torch.dtype) -> int:
     modules = dict(network.named_modules())
     calls = [(node, modules.get(str(node.target))) for node in network.graph.nodes]
     is_written_to = any(_writes(node, module) for node, module in calls)
-    if dtype == torch.float32 and row_lstms.has_lstms(network) and row_lstms.has_kernel():
+    if dtype == torch.float32 and row_lstms.can_take_over(network):
         return row_lstms.take_over(network, may_turn=not is_written_to)
     return 0 if is_written_to else join_lstms(network)
 

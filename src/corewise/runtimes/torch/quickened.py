@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 from typing import Any, Optional, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from corewise.dataflow.native.build import native_module
-from corewise.runtimes.torch.row_lstms import States, by_rows
+from corewise.runtimes.torch.lstm_kernel import States, by_rows
+from corewise.runtimes.torch.own_kernels import may_take
 from corewise.runtimes.torch.winograd import suits
 from corewise.runtimes.torch.winograd_training import convolved
 
@@ -59,7 +59,7 @@ def _convolves(layer: nn.Conv2d) -> bool:
         getattr(type(layer), name) is getattr(nn.Conv2d, name) and name not in vars(layer)
         for name in (CONVOLVES, RUNS)
     )
-    return is_torchs and suits(layer) and layer.padding_mode == "zeros"
+    return is_torchs and suits(layer)
 
 
 def _recurs(layer: nn.LSTM) -> bool:
@@ -67,7 +67,7 @@ def _recurs(layer: nn.LSTM) -> bool:
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Any:
-    if _is_ours(x, weight, bias):
+    if may_take(x, weight, *(() if bias is None else (bias,))):
         found = convolved(layer, x, weight, bias)
         if found is not None:
             return found
@@ -75,24 +75,14 @@ def _convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Ten
 
 
 def _lstm(layer: nn.LSTM, input: Any, hx: Optional[States] = None) -> Any:
-    if isinstance(input, Tensor) and input.dim() == 3 and _is_ours(input, *(hx or ()), *layer._flat_weights):
+    layer._update_flat_weights()  # as torch's forward: parameters may have been exchanged since
+    if _is_batch(input, hx) and may_take(input, *(hx or ()), *layer._flat_weights):
         return by_rows(layer, input, hx)
     return type(layer).forward(layer, input, hx)
 
 
-def _is_ours(*tensors: Any) -> bool:
-    """Whether our kernels may compute with these: float32 on the CPU, nothing recorded or transformed."""
-    is_recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    if is_recorded or torch.is_autocast_enabled("cpu"):
-        return False
-    if torch.autograd.forward_ad._current_level >= 0:  # derivatives along a direction
-        return False
-    return all(
-        type(each) in (Tensor, nn.Parameter)
-        and each.dtype == torch.float32
-        and each.device.type == "cpu"
-        and each.layout == torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(each)
-        for each in tensors
-        if each is not None
-    )
+def _is_batch(input: Any, hx: Any) -> bool:
+    """Whether it is a batch of sequences, with states or none; of others torch says what is wrong."""
+    given = [input, *hx] if isinstance(hx, (tuple, list)) else [input]
+    are_known = hx is None or len(given) == 3
+    return are_known and all(isinstance(each, Tensor) and each.dim() == 3 for each in given)

@@ -1,4 +1,4 @@
-"""LSTMs of a traced network on the kernel of our own, which takes rows of the batch side by side.
+"""LSTMs of a traced network on the kernel of our own.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from corewise.dataflow.native.build import CannotBuild, native_module
 from corewise.runtimes.torch.freezing import has_hooks
 from corewise.runtimes.torch.joined_lstms import unused_name
-
-States = Tuple[Tensor, Tensor]
+from corewise.runtimes.torch.lstm_kernel import States, by_rows
+from corewise.runtimes.torch.own_kernels import has_kernel
+from corewise.runtimes.torch.quickened import is_quickened, quicken
 
 
 class RowLstm(nn.Module):
@@ -26,6 +26,8 @@ class RowLstm(nn.Module):
     def __init__(self, layer: nn.LSTM, reverse: bool) -> None:
         super().__init__()
         self.layer = copy.deepcopy(layer)  # what becomes of the model's own is not seen here
+        self.layer.dropout = 0.0  # nor what becomes of its mode
+        quicken(self.layer, enabled=False)
         self.reverse = reverse  # from the last step to the first
         self.eval()
 
@@ -41,33 +43,10 @@ class RowLstm(nn.Module):
         return torch.flip(rows, [0]), last
 
 
-def by_rows(layer: nn.LSTM, x: Tensor, states: Optional[States] = None, reverse: bool = False) -> Any:
-    """What the layer makes of a batch of sequences, as it would give it itself."""
-    if states is None:
-        num_states = layer.num_layers * (2 if layer.bidirectional else 1)
-        zeros = x.new_zeros(num_states, x.shape[0 if layer.batch_first else 1], layer.hidden_size)
-        states = (zeros, zeros)
-    layer.check_forward_args(x, states, None)  # says what does not fit
-    sizes = (layer.bias, layer.num_layers, float(layer.dropout), layer.training, layer.bidirectional)
-    rows, hidden, cells = torch.ops.corewise.lstm(
-        x, list(states), layer._flat_weights, *sizes, layer.batch_first, reverse
-    )
-    return rows, (hidden, cells)
-
-
-def has_lstms(network: fx.GraphModule) -> bool:
-    """Whether there is a layer that our kernel may be for."""
+def can_take_over(network: fx.GraphModule) -> bool:
+    """Whether there is a layer that our kernel may be for, and the kernel."""
     modules = dict(network.named_modules())
-    return any(_layer(node, modules) is not None for node in network.graph.nodes)
-
-
-def has_kernel() -> bool:
-    """Whether our kernel is here; it is built on first use, where there is a compiler."""
-    try:
-        native_module()
-    except CannotBuild:
-        return False
-    return True
+    return any(_layer(node, modules) is not None for node in network.graph.nodes) and has_kernel()
 
 
 def take_over(network: fx.GraphModule, may_turn: bool) -> int:
@@ -92,7 +71,8 @@ def _layer(node: fx.Node, modules: Mapping[str, nn.Module]) -> Optional[nn.LSTM]
     if not isinstance(layer, nn.LSTM) or type(layer).forward is not nn.LSTM.forward:
         return None
     is_called = len(node.args) in (1, 2) and isinstance(node.args[0], fx.Node) and not node.kwargs
-    is_own = not has_hooks(layer) and not is_parametrized(layer) and "forward" not in vars(layer)
+    is_plain = "forward" not in vars(layer) or is_quickened(layer)
+    is_own = not has_hooks(layer) and not is_parametrized(layer) and is_plain
     are_floats = all(weight.dtype == torch.float32 for weight in layer.parameters())
     return layer if layer.proj_size == 0 and is_called and is_own and are_floats else None
 

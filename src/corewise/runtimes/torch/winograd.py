@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from corewise.dataflow.native.build import CannotBuild, native_module
+from corewise.runtimes.torch.own_kernels import has_kernel
 from corewise.runtimes.torch.prepared_layers import Prepared, PreparedConvolution
 from corewise.runtimes.torch.same_results import copied, left_alone
 
@@ -70,7 +70,7 @@ def use_winograd(
     Layers are those that were prepared, by the names they have in the network now.
     """
     suited = {name: layer for name, layer in layers.items() if suits(layer)}
-    if not suited or not _is_there():
+    if not suited or not has_kernel():
         return 0
     before = {name: network.get_submodule(name) for name in suited}
     made: Dict[str, nn.Module] = {}
@@ -93,18 +93,15 @@ def num_winograd_layers(network: nn.Module) -> int:
 
 def suits(layer: nn.Conv2d) -> bool:
     """Whether a convolution of images can be computed so."""
+    return has_form(layer) and all(each.dtype == torch.float32 for each in layer.parameters())
+
+
+def has_form(layer: nn.Conv2d) -> bool:
+    """The same of its sizes alone."""
     is_simple = (layer.stride, layer.dilation, layer.groups) == ((1, 1), (1, 1), 1)
     has_whole_groups = layer.in_channels % CHANNEL_STEP == layer.out_channels % CHANNEL_STEP == 0
-    is_known = layer.kernel_size in KERNELS and layer.weight.dtype == torch.float32
+    is_known = layer.kernel_size in KERNELS and layer.padding_mode == "zeros"
     return is_simple and has_whole_groups and is_known
-
-
-def _is_there() -> bool:
-    try:
-        native_module()
-    except CannotBuild:
-        return False
-    return True
 
 
 def _gains(

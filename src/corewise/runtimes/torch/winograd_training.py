@@ -10,6 +10,9 @@ from typing import Any, Callable, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from corewise.runtimes.torch.own_kernels import may_take
+from corewise.runtimes.torch.winograd import has_form
+
 VALUES_OF_TILE = 6  # along a side; results are fewer by the kernel
 MANY_WEIGHTS = 2**16  # at 36 points they leave the cache
 FEWEST_TILES, FEWEST_FOR_MANY = 16, 64  # fewer do not make up for transforming the weights
@@ -19,8 +22,10 @@ Padding = Tuple[int, int]
 def convolved(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Optional[Tensor]:
     """The layer's result, with gradients; None where torch's own convolution is quicker, or right."""
     padding = _padding(layer)
-    kernel = weight.shape[2]
-    fits = x.dim() == 4 and x.numel() > 0 and x.shape[1] == weight.shape[1]
+    kernel = layer.kernel_size[0]
+    sizes = (layer.out_channels, layer.in_channels, kernel, kernel)
+    is_ours = has_form(layer) and weight.shape == sizes  # it may have changed since it was quickened
+    fits = is_ours and x.dim() == 4 and x.numel() > 0 and x.shape[1] == weight.shape[1]
     if padding is None or not fits or not x.is_contiguous(memory_format=torch.channels_last):
         return None
     if min(x.shape[2] + 2 * padding[0], x.shape[3] + 2 * padding[1]) < kernel:
@@ -52,7 +57,8 @@ class _Convolution(torch.autograd.Function):
         padding: Padding = ctx.padding
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2]]
         own: list[Optional[Tensor]] = [None, None, None]
-        if not torch.is_grad_enabled() and dy.dtype == torch.float32:  # derivatives of gradients are torch's
+        if not torch.is_grad_enabled() and may_take(dy, x, weight):  # derivatives of gradients are torch's
+            dy = dy.contiguous(memory_format=torch.channels_last)  # once, and gradients lie as the images do
             around = _turned(padding, weight)
             if wanted[0] and _pays(dy.shape, weight, around):
                 own[0] = torch.ops.corewise.winograd_changing_convolution(dy, weight, None, around, True)
