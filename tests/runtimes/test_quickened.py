@@ -278,7 +278,8 @@ def test_a_trial_passes_its_check_and_tells_how_many(
         ({"workload": "resnet18"}, "they convolve images that lie as memory_format"),
         ({"workload": "transformer", "layers": 1}, "do nothing for this module: none fits"),
         ({"workload": "resnet18", "dtype": "bfloat16"}, "compute float32 on the CPU"),
-        ({"workload": "resnet18", "math": "vanilla"}, "oneDNN is not what computes then"),
+        ({"workload": "resnet18", "math": "vanilla"}, "the rest is oneDNN's, of plain tensors"),
+        ({"workload": "resnet18", "float32_precision": "bf16"}, "know no float32_precision: bf16"),
     ],
 )
 def test_a_trial_that_cannot_be_has_its_reason(

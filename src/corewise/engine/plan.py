@@ -36,7 +36,7 @@ from corewise.workloads.custom import is_custom, package_hash, source_hash
 from corewise.workloads.registry import find_workload
 
 ID_LENGTH = 16
-OWN_EXECUTIONS = ("malleable", "quickened")  # which are our own library
+OWN_EXECUTIONS = ("malleable", "quickened")  # our own library, as frozen weights are
 BUILT_IN_WORKLOAD = "matmul"  # any of ours: their hash is that of all our workloads and runtimes
 
 
@@ -159,7 +159,8 @@ def trial_identity(
 
 def _library_hashes(params: Mapping[str, Any]) -> list[str]:
     """The source of our own library where it is what is measured."""
-    return [package_hash("corewise.dataflow")] if params.get("execution") in OWN_EXECUTIONS else []
+    is_ours = params.get("execution") in OWN_EXECUTIONS or params.get("freezing") == "full"
+    return [package_hash("corewise.dataflow")] if is_ours else []
 
 
 def _ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:

@@ -192,8 +192,10 @@ def _refuse_quickened(settings: Settings, math: str) -> None:
         reason = "our own kernels compute float32 on the CPU"
     elif settings.freezing != "none":
         reason = "frozen weights bring kernels of their own; leave execution: eager"
-    elif settings.memory_format == "blocked" or math == "vanilla" or settings.float32_precision != "default":
-        reason = "oneDNN is not what computes then"
+    elif settings.memory_format == "blocked" or math == "vanilla":
+        reason = "the rest is oneDNN's, of plain tensors"
+    elif settings.float32_precision != "default":
+        reason = f"our own kernels know no float32_precision: {settings.float32_precision}"
     if reason is not None:
         raise Infeasible(f"execution quickened: {reason}")
 

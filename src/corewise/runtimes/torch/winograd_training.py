@@ -30,13 +30,13 @@ def convolved(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Tensor
         return None
     if min(x.shape[2] + 2 * padding[0], x.shape[3] + 2 * padding[1]) < kernel:
         return None  # torch says what is wrong
-    if not torch.is_grad_enabled() or not any(
-        each is not None and each.requires_grad for each in (x, weight, bias)
-    ):
-        return _forward(x, weight, bias, padding) if _pays(x.shape, weight, padding) else None
-    learns_much = _pays(x.shape, weight, padding) or _gradient_pays(x.shape, weight, padding)
-    apply: Callable[..., Tensor] = _Convolution.apply
-    return apply(x, weight, bias, padding) if learns_much else None
+    if not _gradient_pays(x.shape, weight, padding):  # which asks for least
+        return None
+    given = [x, weight] if bias is None else [x, weight, bias]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in given):
+        apply: Callable[..., Tensor] = _Convolution.apply
+        return apply(x, weight, bias, padding)
+    return _forward(x, weight, bias, padding) if _pays(x.shape, weight, padding) else None
 
 
 class _Convolution(torch.autograd.Function):
