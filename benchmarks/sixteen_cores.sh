@@ -2,7 +2,7 @@
 # The figures of a whole node: thread-scaling and hybrid studies, tuning, malleable threads, and its GPU.
 # usage: benchmarks/sixteen_cores.sh OUT_FOLDER [STEP...]
 #   studies start control accuracy equal      the instrument's (all of them without a step)
-#   infer train                               what tuning gains; SEARCH=48s and MORE=24s of search for each workload
+#   infer train                               what tuning gains; SEARCH=48s (training 80s) and MORE=24s of search for each workload
 #   malleable overhead                        widths that change; SECONDS_EACH=600 in all, ROUNDS=3
 #   kernels                                   triad and product beside C
 #   ceilings products primitives fft cg tune  of a GPU; MODELS=... of the primitives, FACTOR=8 times a CPU's batches
@@ -23,7 +23,7 @@ cases() {  # of a mode, as tune_gain.py names them
 gain() {
   local mode=$1; shift
   # shellcheck disable=SC2046
-  "$python" benchmarks/tune_gain.py $(cases "$mode") --budget "${SEARCH:-48s}" "$@" --starts "${STARTS:-1}" \
+  "$python" benchmarks/tune_gain.py $(cases "$mode") "$@" --starts "${STARTS:-1}" \
     --seconds "${SECONDS_EACH:-100000}" --store "$out/gain-store" --out "$out/tune_gain.json"
 }
 "$python" -m corewise.dataflow.native || true  # once, before anything is timed
@@ -39,8 +39,8 @@ for step in "${steps[@]}"; do
     control) "$python" benchmarks/control_side.py --out "$out/control_side.json" ;;
     accuracy) "$python" benchmarks/step_accuracy.py --out "$out/step_accuracy.json" ;;
     equal) "$python" benchmarks/equal_trials.py --out "$out/equal_trials.json" ;;
-    infer) gain infer --also "lower-precision=${MORE:-24s}" ;;
-    train) gain train --also "batch-statistics=${MORE:-24s}" --also "lower-precision=${MORE:-24s}" ;;
+    infer) gain infer --budget "${SEARCH:-48s}" --also "lower-precision=${MORE:-24s}" ;;
+    train) gain train --budget "${SEARCH:-80s}" --also "batch-statistics=${MORE:-24s}" --also "lower-precision=${MORE:-24s}" ;;
     malleable)
       "$python" benchmarks/malleable_gain.py --cores "$(nproc)" --seconds "${SECONDS_EACH:-600}" \
         --rounds "${ROUNDS:-3}" --out "$out/malleable_gain.json" ;;

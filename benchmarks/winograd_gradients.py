@@ -10,21 +10,15 @@ of what is computed, for normally distributed images, weights and gradients.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import statistics
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
-from measuring import machine_line
-from winograd_layers import FLUSHED_BYTES, LAYERS, errors, in_turns
-
-from corewise.dataflow.native.build import native_module
+from winograd_layers import FLUSHED_BYTES, Sizes, compared, errors, run, times, title
 
 PRODUCTS = ("result", "images", "weights")
 
@@ -57,7 +51,7 @@ def own_products(x: Any, weight: Any, dy: Any) -> Dict[str, Callable[[], Any]]:
     return dict(zip(PRODUCTS, calls, strict=True))
 
 
-def measured(sizes: Tuple[int, int, int, int], batch: int, rounds: int) -> Dict[str, Any]:
+def measured(sizes: Sizes, batch: int, rounds: int) -> Dict[str, Any]:
     channels, results, size, kernel = sizes
     x, dy = drawn(batch, channels, size, size), drawn(batch, results, size, size)
     weight = drawn(results, channels, kernel, kernel) / math.sqrt(channels * kernel**2)
@@ -68,52 +62,18 @@ def measured(sizes: Tuple[int, int, int, int], batch: int, rounds: int) -> Dict[
         own = own_products(x, weight, dy)[name]
         right = wanted[name]()
         off = [errors(call(), right)[0] for call in (torchs, own)]
-        one, other = in_turns([torchs, own], rounds, flushed)
-        ratios = sorted(a / b for a, b in zip(one, other, strict=True))
-        found[name] = {
-            "onednn_s": statistics.median(one),
-            "winograd_s": statistics.median(other),
-            "ratio": statistics.median(ratios),
-            "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
-            "errors": off,
-        }
+        found[name] = {**compared(torchs, own, rounds, flushed), "errors": off}
     return found
 
 
 def line(name: str, found: Dict[str, Any]) -> str:
-    channels, results, size, kernel = found["sizes"]
-    text = f"{name:14} {channels:4} to {results:3}, {kernel}x{kernel} at {size:2}x{size:2}:"
+    text = title(name, found["sizes"])
     for product in PRODUCTS:
-        one = found[product]
-        low, high = one["quartiles"]
-        text += f"  {product} {one['onednn_s'] * 1e3:.1f} {one['winograd_s'] * 1e3:.1f} ms"
-        text += f" {one['ratio']:.2f} [{low:.2f}, {high:.2f}] {one['errors'][0]:.0e} {one['errors'][1]:.0e}"
+        one, other = found[product]["errors"]
+        text += f"  {product} {times(found[product])} {one:.0e} {other:.0e}"
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    torch.set_grad_enabled(False)
-    torch.manual_seed(1)
-    native_module()
-    print(
-        f"{machine_line()}\neach product: oneDNN's and Winograd's milliseconds, times as fast, errors of both"
-    )
-    kept: Dict[str, Any] = {"machine": machine_line(), "threads": given.threads, "batch": given.batch}
-    for name, *sizes in LAYERS:
-        kept[name] = measured((sizes[0], sizes[1], sizes[2], sizes[3]), given.batch, given.rounds)
-        print(line(name, kept[name]), flush=True)
-    if given.out is not None:
-        given.out.write_text(json.dumps(kept, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    header = "each product: oneDNN's and Winograd's milliseconds, times as fast, errors of both"
+    run(str(__doc__), header, 16, measured, line)

@@ -29,6 +29,8 @@ from corewise.dataflow.native.build import native_module
 from corewise.runtimes.torch.prepared_layers import PreparedConvolution
 from corewise.runtimes.torch.winograd import WinogradConvolution
 
+Call = Callable[[], Any]
+Sizes = Tuple[int, int, int, int]
 # Name, channels in and out, rows and columns, kernel.
 LAYERS: Tuple[Tuple[str, int, int, int, int], ...] = (
     ("resnet layer1", 64, 64, 56, 3),
@@ -72,41 +74,62 @@ def in_turns(calls: List[Callable[[], Any]], rounds: int, flushed: Any) -> List[
     return found
 
 
-def measured(sizes: Tuple[int, int, int, int], batch: int, rounds: int) -> Dict[str, Any]:
+def compared(
+    onednn: Callable[[], Any], winograd: Callable[[], Any], rounds: int, flushed: Any
+) -> Dict[str, Any]:
+    """Seconds of both, and how many times as fast Winograd's is."""
+    one, other = in_turns([onednn, winograd], rounds, flushed)
+    ratios = sorted(a / b for a, b in zip(one, other, strict=True))
+    return {
+        "onednn_s": statistics.median(one),
+        "winograd_s": statistics.median(other),
+        "ratio": statistics.median(ratios),
+        "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+    }
+
+
+def measured(sizes: Sizes, batch: int, rounds: int) -> Dict[str, Any]:
     x, wanted, onednn, winograd = both(*sizes, batch)
     found: Dict[str, Any] = {"sizes": sizes, "errors": {}}
     for name, layer in (("onednn", onednn), ("winograd", winograd)):
         found["errors"][name] = errors(layer(x), wanted)
     flushed = torch.zeros(FLUSHED_BYTES // 4)
     for state, block in (("cold", flushed), ("warm", None)):
-        one, other = in_turns([lambda: onednn(x), lambda: winograd(x)], rounds, block)
-        ratios = sorted(a / b for a, b in zip(one, other, strict=True))
-        found[state] = {
-            "onednn_s": statistics.median(one),
-            "winograd_s": statistics.median(other),
-            "ratio": statistics.median(ratios),
-            "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
-        }
+        found[state] = compared(lambda: onednn(x), lambda: winograd(x), rounds, block)
     return found
 
 
+def title(name: str, sizes: Sizes) -> str:
+    channels, results, size, kernel = sizes
+    return f"{name:14} {channels:4} to {results:3}, {kernel}x{kernel} at {size:2}x{size:2}:"
+
+
+def times(found: Dict[str, Any]) -> str:
+    low, high = found["quartiles"]
+    milliseconds = f"{found['onednn_s'] * 1e3:6.2f} {found['winograd_s'] * 1e3:6.2f} ms"
+    return f"{milliseconds} {found['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def line(name: str, found: Dict[str, Any]) -> str:
-    channels, results, size, kernel = found["sizes"]
-    text = f"{name:14} {channels:4} to {results:3}, {kernel}x{kernel} at {size:2}x{size:2}:"
+    text = title(name, found["sizes"])
     for state in ("cold", "warm"):
-        one = found[state]
-        low, high = one["quartiles"]
-        text += f"  {state} {one['onednn_s'] * 1e3:6.2f} {one['winograd_s'] * 1e3:6.2f} ms"
-        text += f" {one['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+        text += f"  {state} {times(found[state])}"
     pairs = (found["errors"][way] for way in ("onednn", "winograd"))
     return text + "  errors " + ", ".join(f"{mean:.1e} (at most {most:.1e})" for mean, most in pairs)
 
 
-def main() -> None:
+def run(
+    description: str,
+    header: str,
+    batch: int,
+    measure: Callable[[Sizes, int, int], Dict[str, Any]],
+    told: Callable[[str, Dict[str, Any]], str],
+) -> None:
+    """Measure every layer, as the command line asks."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--out", type=Path)
@@ -115,14 +138,15 @@ def main() -> None:
     torch.set_grad_enabled(False)
     torch.manual_seed(1)
     native_module()
-    print(f"{machine_line()}\noneDNN's and Winograd's milliseconds, times as fast with quartiles, errors")
+    print(f"{machine_line()}\n{header}")
     kept: Dict[str, Any] = {"machine": machine_line(), "threads": given.threads, "batch": given.batch}
     for name, *sizes in LAYERS:
-        kept[name] = measured((sizes[0], sizes[1], sizes[2], sizes[3]), given.batch, given.rounds)
-        print(line(name, kept[name]), flush=True)
+        kept[name] = measure((sizes[0], sizes[1], sizes[2], sizes[3]), given.batch, given.rounds)
+        print(told(name, kept[name]), flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    header = "oneDNN's and Winograd's milliseconds, times as fast with quartiles, errors"
+    run(str(__doc__), header, 4, measured, line)
