@@ -15,8 +15,10 @@ from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import corewise  # noqa: E402
+from corewise.dataflow.native.build import CannotBuild  # noqa: E402
 from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
+from corewise.runtimes.torch import quickened  # noqa: E402
 from corewise.runtimes.torch.quickened import num_quickened, quicken  # noqa: E402
 
 __all__ = ["built"]  # a fixture
@@ -63,7 +65,11 @@ class Mixed(nn.Module):
 
 
 def mixed() -> Any:
-    return Mixed().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return laid_out(Mixed())
+
+
+def laid_out(layer: Any) -> Any:
+    return layer.to(memory_format=torch.channels_last)
 
 
 def gradients(model: nn.Module, x: Any) -> list[Any]:
@@ -127,7 +133,7 @@ def test_the_layers_that_have_a_kernel_use_it_both_ways() -> None:
 
 
 def test_without_gradients_only_results_are_computed() -> None:
-    layer, x = quicken(nn.Conv2d(16, 16, 3, padding=1)), images(8, 16, 9, 9)
+    layer, x = quicken(laid_out(nn.Conv2d(16, 16, 3, padding=1))), images(8, 16, 9, 9)
     with Noted() as noted, torch.no_grad():
         made = layer(x)
     assert noted.names == [CONVOLVES]
@@ -136,7 +142,7 @@ def test_without_gradients_only_results_are_computed() -> None:
 
 @pytest.mark.parametrize("learns", ["weight", "bias", "x"])
 def test_only_what_is_asked_for_is_computed(learns: str) -> None:
-    layer = quicken(nn.Conv2d(16, 32, 3, padding=1).requires_grad_(False))
+    layer = quicken(laid_out(nn.Conv2d(16, 32, 3, padding=1)).requires_grad_(False))
     x = images(8, 16, 9, 9)
     of = {"weight": layer.weight, "bias": layer.bias, "x": x}[learns].requires_grad_()
     with Noted() as noted:
@@ -148,7 +154,7 @@ def test_only_what_is_asked_for_is_computed(learns: str) -> None:
 
 
 def test_few_tiles_of_many_weights_are_left_to_torch_but_for_the_gradient_of_weights() -> None:
-    layer, x = quicken(nn.Conv2d(272, 256, 3, padding=1)), images(8, 272, 7, 7).requires_grad_()
+    layer, x = quicken(laid_out(nn.Conv2d(272, 256, 3, padding=1))), images(8, 272, 7, 7).requires_grad_()
     with Noted() as noted:
         layer(x).sum().backward()
     assert noted.names == [LEARNS]
@@ -183,7 +189,7 @@ def test_what_kernels_are_not_made_for_is_torchs_to_the_last_bit(call: Any) -> N
 
 def test_second_derivatives_are_torchs() -> None:
     layer = nn.Conv2d(16, 16, 3, padding=1).double()
-    x, narrow = images(8, 16, 9, 9).double().requires_grad_(), quicken(copy.deepcopy(layer).float())
+    x, narrow = images(8, 16, 9, 9).double().requires_grad_(), quicken(laid_out(copy.deepcopy(layer).float()))
 
     def twice(of: Any, given: Any) -> list[Any]:
         by = [given, *of.parameters()]
@@ -240,6 +246,34 @@ def test_layers_that_compute_otherwise_are_left_alone() -> None:
     assert [num_quickened(quicken(layer)) for layer in layers] == [0] * len(layers)
 
 
+def test_a_model_without_such_layers_is_told(caplog: Any) -> None:
+    quicken(nn.Linear(3, 3))
+    assert "corewise.quicken: no layer has a kernel of our own" in caplog.text
+
+
+def test_images_that_lie_otherwise_are_told_of_once(caplog: Any) -> None:
+    quickened._tell_of_layout.cache_clear()
+    layer, x = quicken(nn.Conv2d(16, 16, 3)), images(8, 16, 9, 9)
+    layer(x)
+    assert caplog.text == ""
+    for _ in range(2):
+        layer(x.contiguous())
+    [told] = caplog.messages
+    assert "call .to(memory_format=torch.channels_last) on the model and on each batch" in told
+
+
+def test_without_the_kernels_it_says_what_is_missing_where_something_is(monkeypatch: Any) -> None:
+    def missing() -> None:
+        raise CannotBuild("COREWISE_NATIVE=0 says so")
+
+    monkeypatch.setattr(quickened, "native_module", missing)
+    with pytest.raises(
+        CannotBuild, match=r"the C.. part that holds the kernels is not here: COREWISE_NATIVE=0"
+    ):
+        quicken(mixed())
+    assert num_quickened(quicken(nn.Linear(3, 3))) == 0
+
+
 def test_what_is_no_module_is_told() -> None:
     with pytest.raises(TypeError, match=r"corewise\.quicken takes a torch\.nn\.Module, not list"):
         quicken([])  # type: ignore[type-var]
@@ -247,7 +281,7 @@ def test_what_is_no_module_is_told() -> None:
 
 def test_wrong_channels_are_told_by_torch() -> None:
     with pytest.raises(RuntimeError, match="expected input"):
-        quicken(nn.Conv2d(16, 16, 3))(images(8, 32, 9, 9))
+        quicken(laid_out(nn.Conv2d(16, 16, 3)))(images(8, 32, 9, 9))
 
 
 @pytest.mark.parametrize(
@@ -287,3 +321,11 @@ def test_a_trial_that_cannot_be_has_its_reason(
 ) -> None:
     with pytest.raises(Infeasible, match=f"execution quickened: .*{reason}"):
         find_runtime("torch").prepare(params(mode="train", execution="quickened", **values), alone)
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    torch.set_num_threads(2)
+    model, x = quicken(mixed()).eval(), images(12, 3, 33, 29)
+    first = gradients(model, x)
+    for _ in range(3):
+        assert all(torch.equal(one, other) for one, other in zip(gradients(model, x), first, strict=True))

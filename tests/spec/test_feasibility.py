@@ -173,7 +173,11 @@ def test_a_point_that_can_be_measured_has_no_reason_against_it(changes: dict[str
 @pytest.mark.parametrize(
     ("workload", "memory_format", "reason"),
     [
-        ("resnet18", "contiguous", "quickened convolves images that lie as memory_format: channels_last"),
+        (
+            "resnet18",
+            "contiguous",
+            "quickened convolves images that lie otherwise; set memory_format: channels_last",
+        ),
         ("resnet18", "channels_last", None),
         ("resnext50_32x4d", "channels_last", "quickened has no kernel for any layer of resnext50_32x4d"),
         ("transformer", "contiguous", "quickened has no kernel for any layer of transformer"),

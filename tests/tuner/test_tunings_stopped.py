@@ -17,7 +17,7 @@ from corewise.store.leases import LeaseHeld
 from corewise.store.store import Store
 from corewise.tuner import session
 from corewise.tuner.answer import answer, choose
-from corewise.tuner.confirm import Confirmed
+from corewise.tuner.confirm import MAIN, Confirmed
 from corewise.tuner.follow import Quiet
 from corewise.tuner.found import Found, Judged
 from corewise.tuner.journal import Journal
@@ -121,6 +121,25 @@ def test_the_seconds_of_a_stopped_call_count_in_the_next(
     assert after.remembered.seconds == before > 0
     assert after.remembered.finished
     assert after.run().seconds > before
+
+
+def test_fresh_runs_of_an_earlier_call_count_only_where_nothing_was_judged_since(tmp_path: Path) -> None:
+    """Otherwise the default of that call would stand beside a setting that was measured later."""
+    roles = {DEFAULT: MAIN, BEST: MAIN}
+
+    def chosen(*judged: Judged) -> Any:
+        tunable: Any = Made()
+        made = Tuning(tunable, Store.open(tmp_path / "store", create=True), Quiet(), budget_s=6000.0)
+        for each in judged[len(made.remembered.judged) :]:
+            made.journal.judged(each)
+        made.found = Found(BEST, {each.setting: each for each in judged}, finished=True)
+        return made._protocols(roles)
+
+    first = chosen(JUDGED[0])
+    assert chosen(JUDGED[0]) == first
+    later = chosen(*JUDGED)
+    assert later[MAIN].timeout_s != first[MAIN].timeout_s  # so that it is another trial
+    assert replace(later[MAIN], timeout_s=0.0) == replace(first[MAIN], timeout_s=0.0)
 
 
 def test_what_had_no_memory_then_is_tried_again(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
     },
     "freezing": {
         "fold": "conv = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)  # each norm after a convolution",
-        "full": "model = corewise.freeze(model.eval(), (batch,){dtype})",
+        "full": "import corewise; model = corewise.freeze(model.eval(), (batch,){dtype})",
     },
     "execution": {
-        "quickened": "model = corewise.quicken(model)",
+        "quickened": "import corewise; model = corewise.quicken(model)",
         "compile": "model = torch.compile(model)",
         "script": "model = torch.jit.script(model)",
-        "malleable": "model = corewise.malleable(model, (batch,))  # in the mode it will be used in",
+        "malleable": "import corewise; model = corewise.malleable(model, (batch,))  # in its later mode",
     },
     "dtype": {
         "bfloat16": "with torch.autocast({device!r}, torch.bfloat16): ...  # around the forward pass",

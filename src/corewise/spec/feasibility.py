@@ -254,7 +254,7 @@ def _quickened(params: Params, here: Circumstances) -> Iterator[str]:
     if traits.can_be_quickened is False:
         yield f"execution: quickened has no kernel for any layer of {params['workload']}"
     elif traits.takes_images and params["memory_format"] != "channels_last":
-        yield "execution: quickened convolves images that lie as memory_format: channels_last"
+        yield "execution: quickened convolves images that lie otherwise; set memory_format: channels_last"
     if params["device"] != "cpu" or params["dtype"] != "float32":
         yield "execution: quickened computes float32 on the CPU"
     if params["math"] == "vanilla" or params["float32_precision"] != "default":

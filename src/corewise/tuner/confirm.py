@@ -72,7 +72,7 @@ def once_warm(default: Judged, others: Iterable[Judged]) -> Judged:
 
 
 def limit_since(since: str, limit_s: float) -> float:
-    """The limit of a run, less than a second longer after --again: of what was run before, nothing counts.
+    """The limit of a run, less than a second longer since something: of what was run before, nothing counts.
 
     Another protocol makes another trial.
     """

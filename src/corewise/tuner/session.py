@@ -242,7 +242,10 @@ class Tuning:
             fitting_effort(left_s, main, beside) if len(known) > 1 else EFFORTS[USUAL]
         )  # nothing to decide
         limit_s = max(LEAST_LIMIT_S, LONGEST_RUN * max(each.start_s for each in known.values()))
-        protocols = protocols_for(effort, limit_since(self.remembered.since, limit_s))
+        mark = self.remembered.since
+        if self.remembered.judged:  # runs of an earlier call were not beside those that come now
+            mark += f" and {len(self.found.judged)} settings"
+        protocols = protocols_for(effort, limit_since(mark, limit_s))
         self.journal.chosen(protocols)
         return protocols
 

@@ -7,17 +7,20 @@ and hooks are its own, and what a kernel is not made for is computed by torch.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any, Optional, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from corewise.dataflow.native.build import native_module
+from corewise.dataflow.native.build import CannotBuild, native_module
 from corewise.runtimes.torch.lstm_kernel import States, by_rows
 from corewise.runtimes.torch.own_kernels import may_take
 from corewise.runtimes.torch.winograd import suits
 from corewise.runtimes.torch.winograd_training import convolved
 
 Module = TypeVar("Module", bound=nn.Module)
+_log = logging.getLogger("corewise.quicken")
 CONVOLVES, RUNS = "_conv_forward", "forward"  # what a layer computes by
 
 
@@ -30,16 +33,33 @@ def quicken(model: Module, enabled: bool = True) -> Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"corewise.quicken takes a torch.nn.Module, not {type(model).__name__}")
-    if enabled:
-        native_module()
-    for layer in model.modules():
-        if not enabled and is_quickened(layer):
+    if not enabled:
+        for layer in filter(is_quickened, model.modules()):
             delattr(layer, CONVOLVES if isinstance(layer, nn.Conv2d) else RUNS)
-        elif enabled and isinstance(layer, nn.Conv2d) and _convolves(layer):
-            setattr(layer, CONVOLVES, functools.partial(_convolution, layer))
-        elif enabled and isinstance(layer, nn.LSTM) and _recurs(layer):
-            setattr(layer, RUNS, functools.partial(_lstm, layer))
+        return model
+    convolutions = [each for each in model.modules() if isinstance(each, nn.Conv2d) and _convolves(each)]
+    lstms = [each for each in model.modules() if isinstance(each, nn.LSTM) and _recurs(each)]
+    if convolutions or lstms:
+        _require_kernels()
+    for convolution in convolutions:
+        setattr(convolution, CONVOLVES, functools.partial(_convolution, convolution))
+    for lstm in lstms:
+        setattr(lstm, RUNS, functools.partial(_lstm, lstm))
+    if not any(map(is_quickened, model.modules())):
+        _log.warning(
+            "corewise.quicken: no layer has a kernel of our own; there are such for LSTMs and convolutions "
+            "of 3 x 3 and 5 x 5 with stride 1, no groups and channels in multiples of 16, all in float32"
+        )
     return model
+
+
+def _require_kernels() -> None:
+    try:
+        native_module()
+    except CannotBuild as problem:
+        raise CannotBuild(
+            f"corewise.quicken: the C++ part that holds the kernels is not here: {problem}"
+        ) from None
 
 
 def num_quickened(model: nn.Module, *, channels_last: bool = True) -> int:
@@ -71,7 +91,17 @@ def _convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Ten
         found = convolved(layer, x, weight, bias)
         if found is not None:
             return found
+        if not x.is_contiguous(memory_format=torch.channels_last):
+            _tell_of_layout()
     return type(layer)._conv_forward(layer, x, weight, bias)
+
+
+@functools.cache  # once
+def _tell_of_layout() -> None:
+    _log.warning(
+        "corewise.quicken: convolutions of images that do not lie as channels_last are left to torch: "
+        "call .to(memory_format=torch.channels_last) on the model and on each batch"
+    )
 
 
 def _lstm(layer: nn.LSTM, input: Any, hx: Optional[States] = None) -> Any:
