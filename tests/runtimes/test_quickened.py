@@ -19,7 +19,11 @@ from corewise.dataflow.native.build import CannotBuild  # noqa: E402
 from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
 from corewise.runtimes.torch import quickened  # noqa: E402
+from corewise.runtimes.torch.network import build_network  # noqa: E402
 from corewise.runtimes.torch.quickened import num_quickened, quicken  # noqa: E402
+from corewise.workloads.layers import every_layer  # noqa: E402
+from corewise.workloads.models.layered import has_own_kernel  # noqa: E402
+from corewise.workloads.registry import find_workload  # noqa: E402
 
 __all__ = ["built"]  # a fixture
 Params = Callable[..., dict[str, Any]]
@@ -277,6 +281,23 @@ def test_without_the_kernels_it_says_what_is_missing_where_something_is(monkeypa
 def test_what_is_no_module_is_told() -> None:
     with pytest.raises(TypeError, match=r"corewise\.quicken takes a torch\.nn\.Module, not list"):
         quicken([])  # type: ignore[type-var]
+
+
+def test_an_image_without_a_batch_is_torchs_and_its_layout_is_not_blamed(caplog: Any) -> None:
+    quickened._tell_of_layout.cache_clear()
+    layer, x = quicken(nn.Conv2d(16, 16, 3)), torch.randn(16, 30, 30)
+    assert torch.equal(layer(x), functional.conv2d(x, layer.weight, layer.bias))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet50", "resnext50_32x4d", "inception_v3", "lstm_ensemble"])
+def test_a_model_says_beforehand_whether_it_can_be_quickened(name: str) -> None:
+    """The control side knows by the description alone, without torch."""
+    workload: Any = find_workload(name)
+    layers = workload.layers(dict(workload.parameters))
+    network = quicken(build_network(layers, 1))
+    assert num_quickened(network) == sum(map(has_own_kernel, every_layer(layers)))
+    assert workload.traits(dict(workload.parameters)).can_be_quickened == (num_quickened(network) > 0)
 
 
 def test_wrong_channels_are_told_by_torch() -> None:

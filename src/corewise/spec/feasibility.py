@@ -258,7 +258,7 @@ def _quickened(params: Params, here: Circumstances) -> Iterator[str]:
     if params["device"] != "cpu" or params["dtype"] != "float32":
         yield "execution: quickened computes float32 on the CPU"
     if params["math"] == "vanilla" or params["float32_precision"] != "default":
-        yield "execution: quickened leaves the rest to oneDNN's float32; leave math and float32_precision"
+        yield "execution: quickened leaves the rest to oneDNN's float32; do not set math or float32_precision"
     if params["freezing"] != "none":
         yield f"freezing: {params['freezing']} brings kernels of its own; leave execution: eager"
 

@@ -218,12 +218,13 @@ def _execution(asked: Asked) -> Knob:
     freezing.reverse()  # all that can be frozen gives most
     found: list[Mapping[str, Any]] = [{"execution": "eager"}]
     found += [{"execution": "eager", "freezing": word} for word in freezing]
+    quickened = {"execution": "quickened"}
+    if mode == "train":  # frozen weights bring these kernels to inference
+        found.append(quickened)
     under = traits.concurrent_under
     if under is not None:
         found += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
     is_narrow = under is None and traits != Traits()  # of one's own workload nothing is known
-    if mode == "train":  # frozen weights bring these kernels to inference
-        found.insert(1, {"execution": "quickened"})
     for execution in AXES["execution"].choices:
         if execution not in ("eager", "quickened") and not (execution == "malleable" and is_narrow):
             found += [{"execution": execution, "freezing": word} for word in freezing]
@@ -236,7 +237,7 @@ def _execution(asked: Asked) -> Knob:
         if choice["execution"] == "malleable"
     }
     if mode == "train" and traits.takes_images is not False:
-        needs[1] = {"memory_format": "channels_last"}
+        needs[found.index(quickened)] = {"memory_format": "channels_last"}
     why = "operators are fused, or run side by side"
     return Knob("execution", tuple(found), why, costly=compiled, needs=needs)
 

@@ -91,7 +91,7 @@ def _convolution(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Optional[Ten
         found = convolved(layer, x, weight, bias)
         if found is not None:
             return found
-        if not x.is_contiguous(memory_format=torch.channels_last):
+        if x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last):
             _tell_of_layout()
     return type(layer)._conv_forward(layer, x, weight, bias)
 
