@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from corewise.dataflow import malleable as malleable_file  # noqa: E402
-from corewise.dataflow import packs, planning  # noqa: E402
+from corewise.dataflow import packing, packs, planning  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable  # noqa: E402
 from corewise.dataflow.native.build import native_module  # noqa: E402
@@ -24,8 +24,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("native")]
 
 
 @pytest.fixture(autouse=True)
-def _without_gradients() -> Iterator[None]:
+def _without_gradients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.manual_seed(0)
+    monkeypatch.setattr(packing, "_has_quick_mkl", lambda: False)  # whatever the processor
     with torch.no_grad():
         yield
 
@@ -88,7 +89,7 @@ def test_same_numbers_on_fresh_inputs(planned: Planned, groups: int) -> None:
     assert "6 layers with weights packed beforehand" in fast.explain()
     told = plan_facts(fast)
     assert told["num_packed"] == 6
-    kinds = {"packed_conv2d", "packed_linear", "cat", "relu", "relu_", "mean"}
+    kinds = {"packed_conv2d", "winograd_conv2d", "packed_linear", "cat", "relu", "relu_", "mean"}
     assert {task["kind"] for task in told["tasks"]} <= kinds
 
 
@@ -172,6 +173,15 @@ def test_what_is_not_packed() -> None:
     assert not captured(nn.Linear(4, 4), torch.randn(8, 4)).program.packs, "too few weights"
     model.train()
     assert all(pack.sources[4] is None for pack in captured(model, x).program.packs), "norms of batches"
+
+
+def test_few_rows_are_left_to_mkl_where_that_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(64, 64))
+    for rows, num in ((15, 0), (16, 1)):
+        monkeypatch.setattr(packing, "_has_quick_mkl", lambda: True)
+        assert len(captured(model, torch.randn(rows, 64)).program.packs) == num
+        monkeypatch.setattr(packing, "_has_quick_mkl", lambda: False)
+        assert len(captured(model, torch.randn(rows, 64)).program.packs) == 1
 
 
 def test_weights_that_operators_make_are_not_packed() -> None:

@@ -79,7 +79,7 @@ def before(node: Any, dim: int) -> Optional[Tuple[Any, int]]:
 
 def following(node: Any, dims: Dims) -> Optional[int]:
     """The dimension along which a node's results are cut when what it takes is cut so; None: they are not."""
-    rule = _RULES.get(node.target)
+    rule = _RULES.get(node.target) or _OWN_RULES.get(_name(node.target))
     if rule is None or any(isinstance(one, torch.fx.Node) for one in node.kwargs.values()):
         return None
     results = val(node) if isinstance(val(node), (tuple, list)) else (val(node),)
@@ -280,6 +280,10 @@ def _reduced(node: Any, dims: Dims) -> Optional[int]:
     return dim if keeps else dim - sum(one < dim for one in reduced)
 
 
+def _name(target: Any) -> str:
+    return str(target._schema.name) if isinstance(target, torch._ops.OpOverload) else ""
+
+
 def _packed(name: str) -> List[Any]:
     """The operator on packed weights, where this torch has it."""
     packet = getattr(torch.ops.mkldnn, name, None)
@@ -290,6 +294,7 @@ def _table(*rows: Tuple[Iterable[Any], Rule]) -> Dict[Any, Rule]:
     return {target: rule for targets, rule in rows for target in targets}
 
 
+_OWN_RULES: Dict[str, Rule] = {"corewise::winograd_convolution": _of_images}  # may be loaded later
 _RULES = _table(
     (_ALONE, _alone),
     (_overloads("dropout"), _alone),

@@ -71,8 +71,9 @@ def capture(
 
     For several cores recurrent layers are cut along their batch, so that each core has slices of its own.
     What has none of these comes uncut, and where no gradients are wanted, in slices as well. own_kernels:
-    whether LSTMs may run on ours, which must be loaded; where not, small ones over the same input are joined.
-    packs: whether weights may be packed beforehand, which then only the native executor can look at.
+    whether layers may run on ours, which must be loaded; where not, small LSTMs over one input are joined.
+    packs: whether weights may be packed beforehand, which then only the native executor can look at; our
+    kernel's convolutions need it.
     """
     try:
         before = ModuleState(module)
@@ -91,7 +92,7 @@ def capture(
         num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains, num_lanes=num_lanes)
     num_own = row_lstms.take_over(exported.graph) if own_kernels else 0
     if packs and not _Reading(exported).captured().written:
-        packing.pack(exported.graph, _inputs(exported))
+        packing.pack(exported.graph, _inputs(exported), own_kernels)
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined, num_own=num_own)

@@ -112,6 +112,9 @@ def described(
     if program.packs:
         layers = _counted(len(program.packs), "layer")
         lines.append(f"{layers} with weights packed beforehand; every call looks whether they have changed")
+    if program.num_winograd:
+        convolutions = _counted(program.num_winograd, "convolution")
+        lines.append(f"{convolutions} of these on our kernel: fewer products, by Winograd's way")
     if program.num_slices:
         lines.append(f"the batch runs in {program.num_slices} slices, from the inputs to where they meet")
     if num_cores != len(cpus):

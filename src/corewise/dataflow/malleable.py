@@ -66,7 +66,7 @@ def malleable(
     those to use, instead of all this process may use. keep: whether costs and plan are kept for later starts.
     run: "best" of what was timed, plain execution included, or "planned": changing widths whatever they take.
     pack: whether weights may lie in memory a second time, in the order that kernels read them in. kernels:
-    whether LSTMs may run on ours, which add up in another order than torch's.
+    whether LSTMs and convolutions may run on ours, which add up in another order than torch's.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(

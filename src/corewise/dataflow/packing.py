@@ -3,15 +3,18 @@
 Measured side: standard library and torch only, Python 3.9. Plain execution brings a layer's weights into the
 order its kernel reads them in at every call; at small batches that takes as long as the layer itself. A batch
 norm that only scales and shifts what a convolution gives is folded into its weights. Nothing else is: a ReLU
-within oneDNN's convolution would turn NaN into 0, which torch's does not.
+within oneDNN's convolution would turn NaN into 0, which torch's does not. Where our kernels may run, those of
+3 x 3 and 5 x 5 that have enough to do take Winograd's way.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, Hashable, List, Mapping, Sequence, Tuple
 
 import torch
 
+from corewise.dataflow import winograd_rule
 from corewise.dataflow.batch_rules import val
 from corewise.dataflow.modes import current_modes
 from corewise.dataflow.program import Pack
@@ -20,18 +23,27 @@ _aten = torch.ops.aten
 PACKED = "corewise_packed"  # where a node is noted that is one of a layer's packed tensors
 _KEPT = "corewise_kept"  # where placeholders are told apart: whether this is a parameter or buffer
 _LEAST_WEIGHTS = 4096  # fewer are packed in no time
-_LEAST_ROWS = 2  # of a linear layer: with one there is nothing to reuse weights for
+# Rows of a linear layer: with one there is nothing to reuse weights for, and what MKL does for few of them it
+# does quickly on Intel's processors alone.
+_LEAST_ROWS, _LEAST_ROWS_BESIDE_MKL = 2, 16
 
 
 class Layer:
     """One whose weights are packed: the nodes of what they are made of."""
 
-    def __init__(self, sources: Sequence[Any], eps: float = 0.0, geometry: Tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        eps: float = 0.0,
+        geometry: Tuple[Any, ...] = (),
+        is_winograd: bool = False,
+    ) -> None:
         self.sources, self.eps, self.geometry = tuple(sources), eps, geometry
+        self.is_winograd = is_winograd
         self.results: List[Any] = []  # nodes of what is packed
 
     def key(self) -> Hashable:
-        return (self.sources, self.eps, str(self.geometry))
+        return (self.sources, self.eps, str(self.geometry), self.is_winograd)
 
     def pack(self, numbers: Mapping[Any, int]) -> Pack:
         """For a program in which nodes have these numbers of values."""
@@ -43,6 +55,7 @@ class Layer:
             eps=self.eps,
             geometry=self.geometry,
             input_size=tuple(int(size) for size in val(user.args[0]).shape),
+            is_winograd=self.is_winograd,
         )
 
 
@@ -71,16 +84,17 @@ def _is_exact(backend: Any) -> bool:
         return False
 
 
-def pack(graph: Any, inputs: Sequence[Any]) -> int:
+def pack(graph: Any, inputs: Sequence[Any], own_kernels: bool) -> int:
     """The number of layers that take packed weights afterwards; the graph writes to nothing it is given.
 
-    inputs: nodes of what the caller brings, which is likely to be new at each call.
+    inputs: nodes of what the caller brings, which is likely to be new at each call. own_kernels: whether
+    convolutions may run on ours, which must be loaded.
     """
     nodes = list(graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     for node in placeholders:
         node.meta[_KEPT] = node not in inputs
-    packing = _Packing(graph, placeholders)
+    packing = _Packing(graph, placeholders, own_kernels)
     for node in nodes:
         if node.target is _aten.conv2d.default:
             packing.convolution(node)
@@ -91,43 +105,52 @@ def pack(graph: Any, inputs: Sequence[Any]) -> int:
 
 
 class _Packing:
-    def __init__(self, graph: Any, placeholders: Sequence[Any]) -> None:
-        self.graph, self.last = graph, placeholders[-1]
+    def __init__(self, graph: Any, placeholders: Sequence[Any], own_kernels: bool) -> None:
+        self.graph, self.last, self.own_kernels = graph, placeholders[-1], own_kernels
+        self.least_rows = _LEAST_ROWS_BESIDE_MKL if _has_quick_mkl() else _LEAST_ROWS
         self.layers: Dict[Hashable, Layer] = {}
         self.num = 0
 
     def convolution(self, node: Any) -> None:
         """With the batch norm that alone follows it, if there is one."""
-        x, weight, bias, stride, padding, dilation, groups = _given(node, 7)
-        pairs = [[one, one] if isinstance(one, int) else list(one) for one in (padding, stride, dilation)]
+        x, weight, bias, *given, groups = _given(node, 7)
+        stride, padding, dilation = ([one, one] if isinstance(one, int) else list(one) for one in given)
         is_fit = val(x).dim() == 4 and _is_last(val(x)) and _is_last(val(node))
         end, norm = _norm_after(node)
         are_few = end is node and _num_weights(weight) < _LEAST_WEIGHTS
         if not is_fit or are_few or not _are_weights(weight, bias) or not _is_float(x):
             return
-        layer = Layer((weight, bias, *norm[:4]), norm[4], (*pairs, groups))
-        packed, shift = self._packed(layer, [len(val(weight))])
-        args: Tuple[Any, ...] = (x, packed, shift, *pairs, groups, "none", [], "")
-        self._replace(node, end, torch.ops.mkldnn._convolution_pointwise.default, args)
+        sources, geometry = (weight, bias, *norm[:4]), (padding, stride, dilation, groups)
+        sizes = [int(size) for size in val(weight).shape]
+        args: Tuple[Any, ...]
+        if self.own_kernels and _is_for_winograd(val(x).shape, sizes, geometry):
+            layer = Layer(sources, norm[4], geometry, is_winograd=True)
+            packed, shift = self._packed(layer, [*sizes[:2], winograd_rule.NUM_POINTS], sizes[:1])
+            args = (x, packed, shift, sizes[2], padding, None, False)
+            self._replace(node, end, torch.ops.corewise.winograd_convolution.default, args, "winograd")
+        else:
+            packed, shift = self._packed(Layer(sources, norm[4], geometry), sizes, sizes[:1])
+            args = (x, packed, shift, *geometry, "none", [], "")
+            self._replace(node, end, torch.ops.mkldnn._convolution_pointwise.default, args)
 
     def linear(self, node: Any) -> None:
         """A linear layer on several rows."""
         x, weight, bias = _given(node, 3)
         rows = val(x).numel() // max(1, val(x).shape[-1])
-        are_few = _num_weights(weight) < _LEAST_WEIGHTS or rows < _LEAST_ROWS
+        are_few = _num_weights(weight) < _LEAST_WEIGHTS or rows < self.least_rows
         if val(x).dim() < 2 or are_few or not _are_weights(weight, bias) or not _is_float(x):
             return
-        [packed] = self._packed(Layer((weight,)))
+        [packed] = self._packed(Layer((weight,)), list(val(weight).shape))
         args: Tuple[Any, ...] = (x, packed, bias, "none", [], "")
         self._replace(node, node, torch.ops.mkldnn._linear_pointwise.default, args)
 
-    def _packed(self, layer: Layer, *others: List[int]) -> List[Any]:
-        """The nodes of its packed tensors: the weight, and others of these sizes."""
+    def _packed(self, layer: Layer, *sizes: List[int]) -> List[Any]:
+        """The nodes of its packed tensors, which have these sizes."""
         known = self.layers.setdefault(layer.key(), layer)
         if known is not layer:
             return known.results
         like = val(layer.sources[0])
-        for size in (list(like.shape), *others):
+        for size in sizes:
             with self.graph.inserting_after(self.last):
                 node = self.graph.placeholder(f"packed_{len(self.layers)}_{len(layer.results)}")
             node.meta["val"] = like.new_empty(size)
@@ -136,15 +159,33 @@ class _Packing:
             self.last = node
         return layer.results
 
-    def _replace(self, first: Any, end: Any, target: Any, args: Tuple[Any, ...]) -> None:
+    def _replace(self, first: Any, end: Any, target: Any, args: Any, word: str = "packed") -> None:
+        name = f"{word}_{first.name}"
         with self.graph.inserting_before(first):
-            new = self.graph.create_node("call_function", target, args, name=f"packed_{first.name}")
+            new = self.graph.create_node("call_function", target, args, name=name)
         new.meta["val"] = torch.empty_like(val(end))
         end.replace_all_uses_with(new)
         self.graph.erase_node(end)
         if end is not first:
             self.graph.erase_node(first)
         self.num += 1
+
+
+def _is_for_winograd(x: Sequence[int], weight: Sequence[int], geometry: Sequence[Any]) -> bool:
+    padding, stride, dilation, groups = geometry
+    has_form = winograd_rule.has_form(weight[:2], weight[2:], stride, dilation, groups)
+    return has_form and winograd_rule.pays(x, weight, padding, are_kept=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _has_quick_mkl() -> bool:
+    """Whether plain linear layers are MKL's, on a processor that it was written for."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            is_intels = any(line.startswith("vendor_id") and "GenuineIntel" in line for line in file)
+    except OSError:
+        return False
+    return is_intels and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
 def _given(node: Any, num: int) -> List[Any]:

@@ -1,4 +1,4 @@
-"""Weights packed for oneDNN's kernels, made anew whenever those they are made of have changed.
+"""Weights packed for oneDNN's kernels and ours, made anew whenever those they are made of have changed.
 
 Measured side: standard library and torch only, Python 3.9. Every call looks at every byte of the weights:
 torch does not count what is written through `.data`, and a result from old weights would be wrong.
@@ -122,6 +122,8 @@ def packed(pack: Pack, values: Mapping[int, torch.Tensor]) -> List[torch.Tensor]
             raise CannotPack("scaling by what is not finite would give other numbers")
     elif bias is None:
         bias = weight.new_zeros(len(weight))
+    if pack.is_winograd:
+        return [torch.ops.corewise.winograd_weight(weight), bias]
     padding, stride, dilation, groups = pack.geometry
     size = list(pack.input_size)
     made = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, size)

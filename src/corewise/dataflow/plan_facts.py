@@ -39,6 +39,7 @@ def plan_facts(made: Malleable) -> Dict[str, Any]:
         "was_kept": decision.was_kept,
         "num_operators": sum(len(task.calls) for task in decision.tasks),
         "num_packed": len(entry.bound.program.packs) if entry.has_packs and entry.bound else 0,
+        "num_winograd": entry.bound.program.num_winograd if entry.has_packs and entry.bound else 0,
         "num_own_lstms": entry.bound.program.num_own if entry.bound and entry.is_planned else 0,
         "tasks": _tasks(entry),
         "timeline": [

@@ -37,6 +37,7 @@ class Pack:
     eps: float
     geometry: Tuple[Any, ...]  # of a convolution: padding, stride, dilation, groups
     input_size: Tuple[int, ...]
+    is_winograd: bool = False  # a convolution on the kernel of our own
 
     @property
     def is_convolution(self) -> bool:
@@ -74,6 +75,11 @@ class Program:
     def packed(self) -> Tuple[int, ...]:
         """The values that are packed weights."""
         return tuple(value for pack in self.packs for value in pack.results)
+
+    @property
+    def num_winograd(self) -> int:
+        """Convolutions that run on the kernel of our own."""
+        return sum(pack.is_winograd for pack in self.packs)
 
     def reads(self, call: int) -> Tuple[int, ...]:
         """The values a call takes, each once, in order."""

@@ -15,12 +15,14 @@ from torch.fx.node import map_arg
 from corewise.dataflow import operators
 from corewise.dataflow.batch_cuts import MOST_WEIGHT_BYTES, ORIGIN, Cutting, borders_of, writes
 from corewise.dataflow.batch_rules import val
+from corewise.dataflow.winograd_rule import tile_of
 
 _aten = torch.ops.aten
 _LEAST_USES = 16  # of each weight by a slice, where weights do not stay in a core's own cache
+_WINOGRAD = "winograd_convolution"
 _WEIGHTED = {
     *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d"),
-    *("_convolution_pointwise", "_linear_pointwise"),  # whose weights are packed
+    *("_convolution_pointwise", "_linear_pointwise", _WINOGRAD),  # whose weights are packed
 }
 
 
@@ -60,11 +62,14 @@ class _WholeCutting(Cutting):
 
     def may_cut(self, node: Any) -> bool:
         """Whether a slice uses the weights often enough for every team to read them."""
-        if node.target._schema.name.partition("::")[2] not in _WEIGHTED:
+        name = node.target._schema.name.partition("::")[2]
+        if name not in _WEIGHTED:
             return True
         weight = val(node.args[1])
         num_outputs = weight.shape[0]
         uses = val(node).numel() // max(1, num_outputs) // len(self.borders)
+        if name == _WINOGRAD:
+            uses //= tile_of(node.args[3]) ** 2
         return bool(uses >= _LEAST_USES or weight.numel() * weight.element_size() <= MOST_WEIGHT_BYTES)
 
 

@@ -47,13 +47,16 @@ class PlanShown:
     tasks: Sequence[PlannedTask]
     bars: Sequence[Bar]
     num_packed: int = 0  # layers whose weights were packed beforehand
+    num_winograd: int = 0  # convolutions among them that take Winograd's way
     num_own_lstms: int = 0  # calls of LSTMs on the kernel by rows
 
     @property
     def other_helps(self) -> str:
         """What runs besides changing widths, in words; empty where nothing does."""
+        fewer = f" ({counted(self.num_winograd, 'convolution')} of them by fewer products)"
+        packed = f"{counted(self.num_packed, 'layer')} with packed weights"
         found = {
-            f"{counted(self.num_packed, 'layer')} with packed weights": self.num_packed,
+            packed + (fewer if self.num_winograd else ""): self.num_packed,
             f"{counted(self.num_own_lstms, 'call')} of LSTMs by rows where that pays": self.num_own_lstms,
         }
         return " and ".join(words for words, num in found.items() if num)
@@ -104,6 +107,7 @@ def read_plan(told: Mapping[str, Any]) -> PlanShown | None:
             tasks=tasks,
             bars=[bar for bar in bars if bar.cpus and bar.end_s >= bar.start_s and bar.task < len(tasks)],
             num_packed=int(told.get("num_packed") or 0),
+            num_winograd=int(told.get("num_winograd") or 0),
             num_own_lstms=int(told.get("num_own_lstms") or 0),
         )
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from corewise.dataflow import winograd_rule
 from corewise.runtimes.torch.own_kernels import has_kernel
 from corewise.runtimes.torch.prepared_layers import Prepared, PreparedConvolution
 from corewise.runtimes.torch.same_results import copied, left_alone
 
-KERNELS = ((3, 3), (5, 5))
-CHANNEL_STEP = 16  # channels come in multiples of it
 MARGIN = 1.1  # what is not clearly quicker stays oneDNN's
 LEAST_ROUNDS, MOST_ROUNDS = 2, 4  # of the network, each once by either way
 ENOUGH_S = 1.5
@@ -98,10 +97,9 @@ def suits(layer: nn.Conv2d) -> bool:
 
 def has_form(layer: nn.Conv2d) -> bool:
     """The same of its sizes alone."""
-    is_simple = (layer.stride, layer.dilation, layer.groups) == ((1, 1), (1, 1), 1)
-    has_whole_groups = layer.in_channels % CHANNEL_STEP == layer.out_channels % CHANNEL_STEP == 0
-    is_known = layer.kernel_size in KERNELS and layer.padding_mode == "zeros"
-    return is_simple and has_whole_groups and is_known
+    channels = (layer.out_channels, layer.in_channels)
+    sizes = (layer.kernel_size, layer.stride, layer.dilation, layer.groups)
+    return winograd_rule.has_form(channels, *sizes) and layer.padding_mode == "zeros"
 
 
 def _gains(

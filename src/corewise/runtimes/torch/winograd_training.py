@@ -10,12 +10,10 @@ from typing import Any, Callable, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from corewise.dataflow.winograd_rule import FEWEST_TILES, num_tiles, pays
 from corewise.runtimes.torch.own_kernels import may_take
 from corewise.runtimes.torch.winograd import has_form
 
-VALUES_OF_TILE = 6  # along a side; results are fewer by the kernel
-MANY_WEIGHTS = 2**16  # at 36 points they leave the cache
-FEWEST_TILES, FEWEST_FOR_MANY = 16, 64  # fewer do not make up for transforming the weights
 Padding = Tuple[int, int]
 
 
@@ -98,18 +96,10 @@ def _padding(layer: nn.Conv2d) -> Optional[Padding]:
     return (given[0], given[1]) if max(given) <= most else None
 
 
-def _num_tiles(x: Sequence[int], weight: Tensor, padding: Padding) -> int:
-    kernel = weight.shape[2]
-    tile = VALUES_OF_TILE + 1 - kernel
-    down, across = (-(-(x[2 + i] + 2 * padding[i] - kernel + 1) // tile) for i in (0, 1))
-    return x[0] * down * across
-
-
 def _pays(x: Sequence[int], weight: Tensor, padding: Padding) -> bool:
-    """Whether a convolution is quicker so: enough of it for transforming the weights."""
-    fewest = FEWEST_FOR_MANY if weight.shape[0] * weight.shape[1] > MANY_WEIGHTS else FEWEST_TILES
-    return _num_tiles(x, weight, padding) >= fewest
+    """Whether a convolution is quicker so, its weights transformed in this very call."""
+    return pays(x, weight.shape, padding, are_kept=False)
 
 
 def _gradient_pays(x: Sequence[int], weight: Tensor, padding: Padding) -> bool:
-    return _num_tiles(x, weight, padding) >= FEWEST_TILES
+    return num_tiles(x, weight.shape[2], padding) >= FEWEST_TILES
