@@ -1,22 +1,27 @@
 """What the benchmark scripts share: a throw-away study, the machine in a line, a table, a kept file."""
 
+from __future__ import annotations
+
 import datetime
 import json
+import os
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corewise.engine.machine_view import read_host
-from corewise.engine.plan import Plan, make_plan
-from corewise.spec.study import load_study
+if TYPE_CHECKING:
+    from corewise.engine.plan import Plan
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 
 
 def plan_of(text: str) -> Plan:
     """The plan of a study written in a script."""
+    from corewise.engine.plan import make_plan
+    from corewise.spec.study import load_study
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "benchmark.yaml"
         path.write_text(text)
@@ -24,10 +29,14 @@ def plan_of(text: str) -> Plan:
 
 
 def machine_line() -> str:
-    """The machine and the date, for RESULTS.md."""
+    """The machine and the date, for RESULTS.md; with less of it where the control side is not installed."""
+    today = datetime.date.today().isoformat()
+    try:
+        from corewise.engine.machine_view import read_host
+    except ImportError:
+        return f"{len(os.sched_getaffinity(0))} CPUs; {today}"
     host = read_host()
     memory_gib = host.allocation.memory_bytes / 2**30
-    today = datetime.date.today().isoformat()
     return f"{host.allocation.num_cores} cores of {host.facts.cpu_model}, {memory_gib:.0f} GiB; {today}"
 
 

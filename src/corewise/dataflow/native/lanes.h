@@ -33,6 +33,7 @@ struct Step {
   std::vector<int> dependents;  // steps of other lanes that wait for this one
   bool shared = false;  // another thread of one core that has nothing to do may take it
   std::vector<int> needs;  // those `num_after` steps
+  int before = -1;  // the step before it in its lane
 };
 
 class Worker;
@@ -53,6 +54,8 @@ struct Event {
 };
 
 inline thread_local bool inside_a_run = false;
+
+constexpr int kMostLooks = 24;  // at steps, to foresee when one is ready
 
 // One pass over a schedule. Every step is gone through, so that nobody waits in vain; once a task has raised,
 // the bodies of later tasks are skipped, so that the error is the one that program order meets first.
@@ -126,7 +129,7 @@ class Run {
     const int64_t start = now_ns();
     begun_ns_[step].store(start, std::memory_order_release);
     for (int dependent : it.dependents)
-      if (not_begun_[dependent].fetch_sub(1) == 1) announce(dependent);  // who sleeps wakes while this runs
+      if (not_begun_[dependent].fetch_sub(1) == 1) announce_for(dependent, expected_ns(dependent));
     const bool is_last = it.lane != 0 && step == schedule_.lanes[it.lane].back();
     if (is_last && lanes_before_last_.fetch_sub(1) == 1) caller_.wake(kAtEnd);
     guarded(it.task);
@@ -137,6 +140,7 @@ class Run {
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }
   void announce(int step);
+  void announce_for(int step, int64_t ready_ns);  // beforehand: who sleeps wakes while what it needs runs
   // Down at once, up slowly: a step that was disturbed says little.
   void note_typical(int step, int64_t took_ns) {
     if (!schedule_.typical_ns) return;
@@ -144,16 +148,41 @@ class Run {
     const int64_t most_ns = before + before / 4;
     schedule_.typical_ns[step].store(before && took_ns > most_ns ? most_ns : took_ns, std::memory_order_relaxed);
   }
-  int64_t expected_end_ns(int step) const {
-    const int64_t typical = schedule_.typical_ns ? schedule_.typical_ns[step].load(std::memory_order_relaxed) : 0;
-    return begun_ns_[step].load() + typical;
+  int64_t typical_ns(int step) const {
+    return schedule_.typical_ns ? schedule_.typical_ns[step].load(std::memory_order_relaxed) : 0;
   }
-  // When a step is likely to be ready; 0 before all that it needs has begun.
+  int64_t expected_end_ns(int step) const { return begun_ns_[step].load() + typical_ns(step); }
+  // When a step is likely to be ready; before all that it needs has begun, when it would be if all took what is
+  // typical, 0 where that is not known.
   int64_t expected_ns(int step) const {
-    if (not_begun_[step].load() > 0) return 0;
+    int budget = kMostLooks;
+    return not_begun_[step].load() > 0 ? foreseen_ns(step, budget) : expected_end_of_needs_ns(step);
+  }
+  int64_t expected_end_of_needs_ns(int step) const {
     int64_t found = 0;
     for (int need : schedule_.steps[step].needs) found = std::max(found, expected_end_ns(need));
     return found;
+  }
+  int64_t foreseen_ns(int step, int& budget) const {
+    int64_t found = 0;
+    for (int need : schedule_.steps[step].needs) {
+      const int64_t end = foreseen_end_ns(need, budget);
+      if (!end) return 0;
+      found = std::max(found, end);
+    }
+    return found;
+  }
+  int64_t foreseen_end_ns(int step, int& budget) const {
+    const int64_t typical = typical_ns(step), begun = begun_ns_[step].load();
+    if (!typical || --budget < 0) return 0;
+    if (begun) return begun + typical;
+    const int before = schedule_.steps[step].before;
+    const int64_t in_lane = before < 0 ? 0 : foreseen_end_ns(before, budget);
+    if (before >= 0 && !in_lane) return 0;
+    const bool has_needs = !schedule_.steps[step].needs.empty();
+    const int64_t ready = has_needs ? foreseen_ns(step, budget) : 0;
+    if (has_needs ? !ready : before < 0) return 0;  // nothing that has begun leads to it
+    return std::max(in_lane, ready) + typical;
   }
   // When the last steps of all lanes are likely to have ended; 0 before they have begun.
   int64_t expected_end_of_lanes_ns() const {
@@ -285,6 +314,14 @@ inline void Run::announce(int step) {
   Sleeper& sleeper = schedule_.workers[it.lane]->sleeper;
   sleeper.wake(kFirstStep + step);
   if (it.first) sleeper.wake(kIdle);
+}
+
+inline void Run::announce_for(int step, int64_t ready_ns) {
+  const Step& it = schedule_.steps[step];
+  if (it.lane == 0) return caller_.wake_for(kFirstStep + step, ready_ns);
+  Sleeper& sleeper = schedule_.workers[it.lane]->sleeper;
+  sleeper.wake_for(kFirstStep + step, ready_ns);
+  if (it.first) sleeper.wake_for(kIdle, ready_ns);
 }
 
 inline void Run::on_lane(int lane) {

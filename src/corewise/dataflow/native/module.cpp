@@ -91,6 +91,7 @@ Schedule make_schedule(Lanes& lanes, py::handle lane_cpus, py::handle steps, siz
     const bool shared = it[5].cast<bool>();
     schedule.steps.push_back(
         Step{task, lane, it[2].cast<int>(), width, schedule.lanes.at(lane).empty(), 0, {}, shared});
+    if (!schedule.lanes[lane].empty()) schedule.steps.back().before = schedule.lanes[lane].back();
     if (shared) schedule.shared.push_back(number);
     if (lane == 0 && width == 1) schedule.helps[0] = true;
     schedule.lanes[lane].push_back(number);

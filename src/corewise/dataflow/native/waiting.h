@@ -32,6 +32,7 @@ constexpr int64_t kIdleSpinNs = 20000;  // between runs: longer waits give the c
 constexpr int64_t kSpinNs = 100000;  // within a run: several times what it takes to be woken
 constexpr int64_t kAheadNs = 100000;  // awake so long before what is waited for is expected
 constexpr int64_t kLateNs = 50000;  // and so long after
+constexpr int64_t kInTimeNs = 30000;  // who wakes by itself so long before need not be woken: that costs the waker
 constexpr int64_t kSignalNs = 50000000;  // how often a waiting caller looks for Ctrl-C
 
 // Where one thread waits for others: a short spin that yields the core to whoever needs it, then the kernel.
@@ -51,12 +52,19 @@ class Sleeper {
       }
       int64_t sleep_ns = limit_ns;
       if (at > now && (!sleep_ns || at - kAheadNs - now < sleep_ns)) sleep_ns = at - kAheadNs - now;
+      wakes_ns_.store(sleep_ns ? now + sleep_ns : 0);
       word_.store(reason);
       if (!ready() && expected() == at) sleep(reason, sleep_ns);
       word_.store(kAwake);
       if (ready()) return true;
     }
     return ready();
+  }
+
+  // The same for what is ready at that time at the earliest: who wakes before by itself is left asleep.
+  void wake_for(uint32_t reason, int64_t ready_ns) {
+    const int64_t at = wakes_ns_.load();
+    if (!at || at > ready_ns - kInTimeNs || word_.load() != reason || wakes_ns_.load() != at) wake(reason);
   }
 
   // Wakes the thread if it sleeps for this; what it waits for, or when, must have been made known before.
@@ -81,6 +89,7 @@ class Sleeper {
   }
 
   std::atomic<uint32_t> word_{kAwake};
+  std::atomic<int64_t> wakes_ns_{0};  // when it wakes by itself, where it sleeps; 0: it does not
 };
 
 }  // namespace corewise
