@@ -109,18 +109,21 @@ def test_slices_read_large_weights_for_few_tiles_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "num", "is_ours"),
+    ("channels", "size", "num", "cores", "is_ours"),
     [
-        (64, 13, 1, True),  # 16 tiles
-        (64, 12, 1, False),  # 9 of them
-        (272, 13, 1, False),  # weights that leave the cache ask for more
-        (272, 13, 2, True),
+        (64, 13, 1, 16, True),  # 16 tiles
+        (64, 12, 1, 16, False),  # 9 of them
+        (272, 13, 1, 2, True),
+        (272, 13, 1, 16, False),  # weights that leave the cache ask for more, where many share the work
+        (272, 13, 2, 16, True),
     ],
 )
-def test_too_little_to_do_stays_onednns(channels: int, size: int, num: int, is_ours: bool) -> None:
+def test_too_little_to_do_stays_onednns(
+    channels: int, size: int, num: int, cores: int, is_ours: bool
+) -> None:
     layer = nn.Conv2d(channels, 256, 3, padding=1).to(memory_format=torch.channels_last)
     x = last(torch.randn(num, channels, size, size))
-    program = captured(nn.Sequential(layer), x).program
+    program = captured(nn.Sequential(layer), x, cores).program
     assert (len(program.packs), program.num_winograd) == (1, int(is_ours))
 
 

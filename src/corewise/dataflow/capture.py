@@ -92,7 +92,7 @@ def capture(
         num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains, num_lanes=num_lanes)
     num_own = row_lstms.take_over(exported.graph) if own_kernels else 0
     if packs and not _Reading(exported).captured().written:
-        packing.pack(exported.graph, _inputs(exported), own_kernels)
+        packing.pack(exported.graph, _inputs(exported), num_cores, own_kernels)
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined, num_own=num_own)

@@ -84,7 +84,7 @@ def _is_exact(backend: Any) -> bool:
         return False
 
 
-def pack(graph: Any, inputs: Sequence[Any], own_kernels: bool) -> int:
+def pack(graph: Any, inputs: Sequence[Any], num_cores: int, own_kernels: bool) -> int:
     """The number of layers that take packed weights afterwards; the graph writes to nothing it is given.
 
     inputs: nodes of what the caller brings, which is likely to be new at each call. own_kernels: whether
@@ -94,7 +94,7 @@ def pack(graph: Any, inputs: Sequence[Any], own_kernels: bool) -> int:
     placeholders = [node for node in nodes if node.op == "placeholder"]
     for node in placeholders:
         node.meta[_KEPT] = node not in inputs
-    packing = _Packing(graph, placeholders, own_kernels)
+    packing = _Packing(graph, placeholders, num_cores if own_kernels else 0)
     for node in nodes:
         if node.target is _aten.conv2d.default:
             packing.convolution(node)
@@ -105,8 +105,9 @@ def pack(graph: Any, inputs: Sequence[Any], own_kernels: bool) -> int:
 
 
 class _Packing:
-    def __init__(self, graph: Any, placeholders: Sequence[Any], own_kernels: bool) -> None:
-        self.graph, self.last, self.own_kernels = graph, placeholders[-1], own_kernels
+    def __init__(self, graph: Any, placeholders: Sequence[Any], winograd_cores: int) -> None:
+        self.graph, self.last = graph, placeholders[-1]
+        self.winograd_cores = winograd_cores  # 0: our kernel must not run
         self.least_rows = _LEAST_ROWS_BESIDE_MKL if _has_quick_mkl() else _LEAST_ROWS
         self.layers: Dict[Hashable, Layer] = {}
         self.num = 0
@@ -123,7 +124,7 @@ class _Packing:
         sources, geometry = (weight, bias, *norm[:4]), (padding, stride, dilation, groups)
         sizes = [int(size) for size in val(weight).shape]
         args: Tuple[Any, ...]
-        if self.own_kernels and _is_for_winograd(val(x).shape, sizes, geometry):
+        if self.winograd_cores and _is_for_winograd(val(x).shape, sizes, geometry, self.winograd_cores):
             layer = Layer(sources, norm[4], geometry, is_winograd=True)
             packed, shift = self._packed(layer, [*sizes[:2], winograd_rule.NUM_POINTS], sizes[:1])
             args = (x, packed, shift, sizes[2], padding, None, False)
@@ -171,10 +172,10 @@ class _Packing:
         self.num += 1
 
 
-def _is_for_winograd(x: Sequence[int], weight: Sequence[int], geometry: Sequence[Any]) -> bool:
+def _is_for_winograd(x: Sequence[int], weight: Sequence[int], geometry: Sequence[Any], cores: int) -> bool:
     padding, stride, dilation, groups = geometry
     has_form = winograd_rule.has_form(weight[:2], weight[2:], stride, dilation, groups)
-    return has_form and winograd_rule.pays(x, weight, padding, are_kept=True)
+    return has_form and winograd_rule.pays_prepared(x, weight, padding, cores)
 
 
 @functools.lru_cache(maxsize=1)

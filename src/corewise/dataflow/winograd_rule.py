@@ -13,7 +13,8 @@ NUM_POINTS = 36  # at which products are made of a tile of values and the weight
 VALUES_OF_TILE = 6  # along a side; results are fewer by the kernel
 MANY_WEIGHTS = 2**16  # of a point; at all points they leave the cache
 FEWEST_TILES = 16  # fewer do not make up for what is done for each weight
-FEWEST_FOR_MANY_KEPT, FEWEST_FOR_MANY = 32, 64  # where weights are transformed beforehand, and at every call
+FEWEST_FOR_MANY = 64  # the same of many weights that are transformed at every call
+FEWEST_OF_THREAD = 2  # the same of many weights that lie transformed, for each thread that shares them
 
 
 def has_form(
@@ -37,8 +38,16 @@ def num_tiles(x: Sequence[int], kernel: int, padding: Sequence[int]) -> int:
     return x[0] * down * across
 
 
-def pays(x: Sequence[int], weight: Sequence[int], padding: Sequence[int], are_kept: bool) -> bool:
-    """Whether a convolution is quicker so; are_kept: its weights were transformed in an earlier call."""
-    fewest_for_many = FEWEST_FOR_MANY_KEPT if are_kept else FEWEST_FOR_MANY
-    fewest = fewest_for_many if weight[0] * weight[1] > MANY_WEIGHTS else FEWEST_TILES
+def pays(x: Sequence[int], weight: Sequence[int], padding: Sequence[int]) -> bool:
+    """Whether a convolution is quicker so, its weights transformed in the same call."""
+    return _has_enough(x, weight, padding, FEWEST_FOR_MANY)
+
+
+def pays_prepared(x: Sequence[int], weight: Sequence[int], padding: Sequence[int], num_threads: int) -> bool:
+    """Whether it is quicker so with weights that were transformed before."""
+    return _has_enough(x, weight, padding, max(FEWEST_TILES, FEWEST_OF_THREAD * num_threads))
+
+
+def _has_enough(x: Sequence[int], weight: Sequence[int], padding: Sequence[int], for_many: int) -> bool:
+    fewest = for_many if weight[0] * weight[1] > MANY_WEIGHTS else FEWEST_TILES
     return num_tiles(x, weight[2], padding) >= fewest

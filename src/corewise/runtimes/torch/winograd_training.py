@@ -98,7 +98,7 @@ def _padding(layer: nn.Conv2d) -> Optional[Padding]:
 
 def _pays(x: Sequence[int], weight: Tensor, padding: Padding) -> bool:
     """Whether a convolution is quicker so, its weights transformed in this very call."""
-    return pays(x, weight.shape, padding, are_kept=False)
+    return pays(x, weight.shape, padding)
 
 
 def _gradient_pays(x: Sequence[int], weight: Tensor, padding: Padding) -> bool:
