@@ -175,13 +175,17 @@ def test_what_is_not_packed() -> None:
     assert all(pack.sources[4] is None for pack in captured(model, x).program.packs), "norms of batches"
 
 
-def test_few_rows_are_left_to_mkl_where_that_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = nn.Sequential(nn.Linear(64, 64))
-    for rows, num in ((15, 0), (16, 1)):
-        monkeypatch.setattr(packing, "_has_quick_mkl", lambda: True)
-        assert len(captured(model, torch.randn(rows, 64)).program.packs) == num
-        monkeypatch.setattr(packing, "_has_quick_mkl", lambda: False)
-        assert len(captured(model, torch.randn(rows, 64)).program.packs) == 1
+@pytest.mark.parametrize(
+    ("rows", "features", "num"), [(15, 1024, 0), (16, 1024, 1), (16, 512, 0), (32, 512, 1), (128, 64, 0)]
+)
+def test_few_rows_are_left_to_mkl_where_that_is_quick(
+    monkeypatch: pytest.MonkeyPatch, rows: int, features: int, num: int
+) -> None:
+    model = nn.Sequential(nn.Linear(features, 1024))
+    monkeypatch.setattr(packing, "_has_quick_mkl", lambda: True)
+    assert len(captured(model, torch.randn(rows, features)).program.packs) == num
+    monkeypatch.setattr(packing, "_has_quick_mkl", lambda: False)
+    assert len(captured(model, torch.randn(rows, features)).program.packs) == 1
 
 
 def test_weights_that_operators_make_are_not_packed() -> None:

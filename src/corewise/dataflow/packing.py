@@ -23,9 +23,8 @@ _aten = torch.ops.aten
 PACKED = "corewise_packed"  # where a node is noted that is one of a layer's packed tensors
 _KEPT = "corewise_kept"  # where placeholders are told apart: whether this is a parameter or buffer
 _LEAST_WEIGHTS = 4096  # fewer are packed in no time
-# Rows of a linear layer: with one there is nothing to reuse weights for, and what MKL does for few of them it
-# does quickly on Intel's processors alone.
-_LEAST_ROWS, _LEAST_ROWS_BESIDE_MKL = 2, 16
+_LEAST_ROWS = 2  # of a linear layer: with one there is nothing to reuse weights for
+_LEAST_ROWS_BESIDE_MKL, _LEAST_PRODUCTS_BESIDE_MKL = 16, 2**24  # on Intel's processors it is quick with less
 
 
 class Layer:
@@ -108,7 +107,6 @@ class _Packing:
     def __init__(self, graph: Any, placeholders: Sequence[Any], winograd_cores: int) -> None:
         self.graph, self.last = graph, placeholders[-1]
         self.winograd_cores = winograd_cores  # 0: our kernel must not run
-        self.least_rows = _LEAST_ROWS_BESIDE_MKL if _has_quick_mkl() else _LEAST_ROWS
         self.layers: Dict[Hashable, Layer] = {}
         self.num = 0
 
@@ -138,7 +136,7 @@ class _Packing:
         """A linear layer on several rows."""
         x, weight, bias = _given(node, 3)
         rows = val(x).numel() // max(1, val(x).shape[-1])
-        are_few = _num_weights(weight) < _LEAST_WEIGHTS or rows < self.least_rows
+        are_few = _num_weights(weight) < _LEAST_WEIGHTS or _is_quick_unpacked(rows, _num_weights(weight))
         if val(x).dim() < 2 or are_few or not _are_weights(weight, bias) or not _is_float(x):
             return
         [packed] = self._packed(Layer((weight,)), list(val(weight).shape))
@@ -176,6 +174,11 @@ def _is_for_winograd(x: Sequence[int], weight: Sequence[int], geometry: Sequence
     padding, stride, dilation, groups = geometry
     has_form = winograd_rule.has_form(weight[:2], weight[2:], stride, dilation, groups)
     return has_form and winograd_rule.pays_prepared(x, weight, padding, cores)
+
+
+def _is_quick_unpacked(rows: int, num_weights: int) -> bool:
+    is_less = rows < _LEAST_ROWS_BESIDE_MKL or rows * num_weights < _LEAST_PRODUCTS_BESIDE_MKL
+    return rows < _LEAST_ROWS or (is_less and _has_quick_mkl())
 
 
 @functools.lru_cache(maxsize=1)
