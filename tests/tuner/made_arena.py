@@ -29,6 +29,7 @@ class MadeArena:
     seed: int = 0
     sampling_s: float = 0.1
     start: Callable[[Mapping[str, Any]], float] = lambda params: 1.0  # seconds
+    luck: Callable[[Setting, int], float] = lambda setting, number: 0.0  # of which start, as a logarithm
     seconds: float = 0.0
     entered: list[Setting] = field(default_factory=list)
     expected: list[Setting] = field(default_factory=list)
@@ -53,7 +54,8 @@ class MadeArena:
         self.rule(self.space.params(setting))
         self.num_alive += 1
         self.most_alive = max(self.most_alive, self.num_alive)
-        return MadeEntrant(self, setting, start_s)
+        luck = self.luck(setting, self.entered.count(setting))
+        return MadeEntrant(self, setting, start_s, luck)
 
 
 @dataclass
@@ -61,13 +63,14 @@ class MadeEntrant:
     arena: MadeArena
     setting: Setting
     start_s: float
+    luck: float = 0.0
     num_samplings: int = 0
 
     def sample(self) -> Sampling:
         self.arena.seconds += self.arena.sampling_s
         self.num_samplings += 1
         params = self.arena.space.params(self.setting)
-        log = self.arena.rule(params) + self.arena.random.gauss(0, self.arena.noise)
+        log = self.arena.rule(params) + self.luck + self.arena.random.gauss(0, self.arena.noise)
         latency = self.arena.latency(params) if self.arena.latency else 1 / math.exp(log)
         return Sampling(math.exp(log), latency)
 

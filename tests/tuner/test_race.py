@@ -17,12 +17,20 @@ def raced(
     *,
     is_simpler: bool = False,
     is_late: bool = False,
+    least_lead: float = 0.0,
 ) -> Verdict:
     arena = MadeArena(TWO, lambda params: ahead * params["quicker"], noise=noise, seed=seed)
     incumbent = Racer(arena.enter((0,), 10))
     for _ in range(3):
         incumbent.run()
-    return race(incumbent, arena.enter((1,), 10), Noise(), is_simpler=is_simpler, is_late=lambda: is_late)
+    return race(
+        incumbent,
+        arena.enter((1,), 10),
+        Noise(),
+        is_simpler=is_simpler,
+        least_lead=least_lead,
+        is_late=lambda: is_late,
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,3 +125,13 @@ def test_a_simpler_challenger_wins_no_tie_that_says_little() -> None:
     unsure = [each for each in verdicts if -0.01 < each.log_ratio < each.half_width / 2 - KNOWN]
     assert unsure
     assert {each.outcome for each in unsure} == {"tied"}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "least_lead", "outcome"),
+    [(0.05, 0.03, "won"), (0.02, 0.03, "tied"), (-0.01, -0.03, "won"), (-0.05, -0.03, "lost")],
+)
+def test_a_lead_that_is_asked_for_decides(ahead: float, least_lead: float, outcome: str) -> None:
+    for is_simpler in (False, True):
+        verdict = raced(ahead, noise=0.002, is_simpler=is_simpler, least_lead=least_lead)
+        assert verdict.outcome == outcome

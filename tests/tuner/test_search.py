@@ -304,3 +304,68 @@ def test_a_start_that_loses_by_its_layout_is_tried_without_it() -> None:
     arena = MadeArena(images, rule)
     assert found_in(arena, start=(1, 1)).best == (0, 1)
     assert arena.entered[:3] == [(0, 0), (1, 1), (0, 1)]
+
+
+FINE = space(shape=("1x2", "2x1"), allocator=("default", "tcmalloc", "retain"))
+BY_HAND = (0, 1)
+
+
+@pytest.mark.parametrize(("gain", "best"), [(0.02, (0, 1)), (-0.02, (0, 1)), (0.08, (0, 2))])
+def test_what_a_start_has_set_of_a_fine_knob_is_left_for_a_lead_alone(gain: float, best: Setting) -> None:
+    rule = summed(
+        shape={"1x2": 0.0, "2x1": -0.3}, allocator={"default": 0.0, "tcmalloc": 0.0, "retain": gain}
+    )
+    assert found_in(MadeArena(FINE, rule, noise=0.002), start=BY_HAND).best == best
+
+
+def test_a_start_that_was_unlucky_gives_up_no_fine_knob() -> None:
+    """Others may lead it; another start of the same setting then shows that it was the start."""
+
+    def luck(setting: Setting, number: int) -> float:
+        return -0.1 if setting == BY_HAND and number == 1 else 0.0
+
+    rule = summed(shape={"1x2": 0.0, "2x1": -0.3}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": 0})
+    arena = MadeArena(FINE, rule, noise=0.002, luck=luck)
+    heard = Heard()
+    assert found_in(arena, start=BY_HAND, watcher=heard).best == BY_HAND
+    assert arena.entered.count(BY_HAND) == 2
+    assert (arena.most_alive, arena.num_alive) == (2, 0)
+    [retain] = [each for each in heard.found if each.setting == (0, 2)]
+    assert retain.outcome == "tied"
+
+
+def test_a_knob_that_is_not_fine_asks_for_no_second_start() -> None:
+    def luck(setting: Setting, number: int) -> float:
+        return -0.1 if setting == BY_HAND and number == 1 else 0.0
+
+    rule = summed(
+        shape={"1x2": 0.0, "2x1": 0.02}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": -0.2}
+    )
+    arena = MadeArena(FINE, rule, noise=0.002, luck=luck)
+    assert found_in(arena, start=BY_HAND).best == (1, 1)
+    assert arena.entered.count(BY_HAND) == 1
+
+
+def test_a_best_that_does_not_start_again_gives_way() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        if params["allocator"] == "tcmalloc" and arena.entered.count(BY_HAND) == 2:
+            return refuse("error", "it ended with 1")
+        return 0.1 if params["allocator"] == "retain" else 0.0
+
+    arena = MadeArena(FINE, rule, noise=0.002)
+    assert found_in(arena, start=BY_HAND).best[1] == 2
+    assert arena.num_alive == 0
+
+
+def test_without_time_for_a_second_start_a_fine_knob_stays() -> None:
+    rule = summed(
+        shape={"1x2": 0.0, "2x1": -0.5}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": 0.1}
+    )
+    long = MadeArena(FINE, rule, noise=0.002)
+    assert found_in(long, start=BY_HAND).best == (0, 2)
+    number = long.entered.index((0, 2))
+    short = MadeArena(FINE, rule, noise=0.002)
+    found = found_in(short, start=BY_HAND, deadline=number + 2.0)
+    assert found.best == BY_HAND
+    assert short.entered.count(BY_HAND) == 1
+    assert short.num_alive == 0

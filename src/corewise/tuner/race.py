@@ -96,11 +96,13 @@ def race(
     noise: Noise,
     *,
     is_simpler: bool = False,
+    least_lead: float = 0.0,
     is_late: Callable[[], bool] = lambda: False,
 ) -> Verdict:
     """The verdict on a challenger; a simpler one wins a tie, another must be ahead by what is worth it.
 
-    Once `is_late` says so, no further round is begun: little time is left for those that were not yet tried.
+    least_lead: what it must be ahead by in any case, simpler or not; below 0, what it may be behind by. Once
+    `is_late` says so, no further round is begun: little time is left for those that were not yet tried.
     """
     racer = Racer(challenger)
     first, num_beside = racer.run() - incumbent.recent(), 3
@@ -111,7 +113,7 @@ def race(
         latency = racer.recent_latency(1) - incumbent.recent_latency(num_beside)
         half = min(noise.half_width(1, ()), abs(first) / 2)
         return Verdict("lost" if is_worse else "won", first, half, tuple(racer.samplings), latency)
-    worth = 0.0 if is_simpler else WORTH
+    worth = least_lead or (0.0 if is_simpler else WORTH)
     pairs: list[float] = []
     while True:
         pairs.append(_round(incumbent, racer, challenger_first=len(pairs) % 2 == 1))
@@ -124,7 +126,7 @@ def race(
             noise.learn(pairs)
             half = min(half, abs(mean) / 2) if obvious else half
             latency = racer.recent_latency(len(pairs)) - incumbent.recent_latency(len(pairs))
-            outcome = _outcome(mean, half, worth, is_simpler)
+            outcome = _by_lead(mean, half, worth) if least_lead else _outcome(mean, half, worth, is_simpler)
             return Verdict(outcome, mean, half, tuple(racer.samplings), latency)
 
 
@@ -158,6 +160,13 @@ def _is_obvious(found: Sequence[float], sd: float) -> bool:
 def _is_plain(mean: float, half: float, worth: float) -> bool:
     """True when more rounds would hardly change the outcome."""
     return mean - half > worth or half < WORTH / 2
+
+
+def _by_lead(mean: float, half: float, least_lead: float) -> Outcome:
+    """Whether it is likely ahead by as much as it must be."""
+    if mean > least_lead and (least_lead < 0 or mean > half / 2):
+        return "won"
+    return "lost" if mean + half < 0 else "tied"
 
 
 def _outcome(mean: float, half: float, worth: float, is_simpler: bool) -> Outcome:

@@ -5,6 +5,7 @@ setting costs more than a sampling. Coordinate steps need a handful of starts, a
 processes that stay alive tell a few per cent apart where separate measurements drown them in drift.
 """
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -26,6 +27,10 @@ LEAST_LIMIT_S = 30.0
 COSTLY_LIMIT_S = 240.0
 COSTLY = 4.0  # times the usual cost, as a guess for what is compiled
 RACE_SHARE = 0.125  # of the time left, after which a race that is not decided is not gone on with
+# Knobs whose other choices seldom differ from what a good start has set by more than two starts of one
+# setting differ from each other: to leave it asks for a lead, over two starts of the best so far.
+FINE_KNOBS = frozenset({"allocator", "bind", "wait_policy"})
+FINE_LEAD, SECOND_START_SLACK = 0.03, 0.02
 
 
 class Search:
@@ -216,6 +221,7 @@ class Search:
         if setting == self.found.best or (setting in self.found.judged and not again):
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
+        lead = 0.0 if preferred else self._least_lead(setting)
         is_tight = self.arena.now() + usual_s * (COSTLY if costly else 1.0) > deadline
         if is_tight or not self._stands_in_time():
             self._untried[words] = None
@@ -225,12 +231,14 @@ class Search:
         patience_s = max(LEAST_LIMIT_S, SLOWEST_START * usual_s, COSTLY_LIMIT_S if costly else 0.0)
         limit_s = min(patience_s, deadline - began)
         late = began + RACE_SHARE * (deadline - began)
-        judged, racer = self._judge(setting, limit_s, late, preferred=preferred)
+        judged, racer = self._judge(setting, limit_s, late, preferred=preferred, least_lead=lead)
         if judged.kind == "timeout" and limit_s < patience_s:  # for want of time: nothing is said against it
             self._untried[words] = None
             return False
         if not costly:
             self._costs_s.append(self.arena.now() - began)
+        if racer is not None and lead > 0:
+            judged, racer = self._against_second_start(judged, racer, deadline)
         is_tie = abs(judged.score - self.found.score) <= judged.half_width
         self._default_stands = (self._default_stands and not again) or (preferred and is_tie)
         self._keep(judged)
@@ -240,8 +248,62 @@ class Search:
         self._incumbent = racer
         return True
 
+    def _least_lead(self, setting: Setting) -> float:
+        """By how much it must be ahead: it may only change what a good start has set of the fine knobs."""
+        best, start = self.found.best, self.starts[0] if self.starts else self.space.default
+        changed = [knob for knob, choice in enumerate(setting) if choice != best[knob]]
+        are_fine = all(self.space.knobs[knob].name in FINE_KNOBS for knob in changed)
+        num_left = sum(best[knob] == start[knob] for knob in changed)
+        num_returned = sum(setting[knob] == start[knob] for knob in changed)
+        return FINE_LEAD if are_fine and num_left > num_returned else 0.0
+
+    def _against_second_start(
+        self, judged: Judged, racer: Racer, deadline: float
+    ) -> tuple[Judged, Racer | None]:
+        """The winner against another start of the best so far, whose first may have been unlucky."""
+        best = self.found.judged.get(self.found.best)
+        left_s, expected_s = deadline - self.arena.now(), best.start_s if best is not None else 0.0
+        if left_s <= expected_s:
+            racer.entrant.leave()
+            return dataclasses.replace(judged, outcome="tied"), None
+        self.close()
+        again: Entrant | None = None
+        try:
+            again = self.arena.enter(self.found.best, min(left_s, COSTLY_LIMIT_S))
+            late = self.arena.now() + RACE_SHARE * left_s
+            verdict = race(
+                racer,
+                again,
+                self.noise,
+                least_lead=-SECOND_START_SLACK,
+                is_late=lambda: self.arena.now() > late,
+            )
+        except Rejected as problem:
+            if racer.has_failed:
+                racer.entrant.leave()
+                self._incumbent = Racer(again) if again is not None else None
+                failed = Judged(judged.setting, "rejected", kind=problem.kind, reason=problem.reason)
+                return dataclasses.replace(failed, against=self.found.best), None
+            if again is not None:
+                again.leave()
+            return judged, racer
+        if verdict.outcome != "won":
+            again.leave()
+            return judged, racer
+        racer.entrant.leave()
+        self._incumbent = Racer(again, list(verdict.samplings))
+        score = self.found.score - verdict.log_ratio
+        return dataclasses.replace(judged, outcome="tied", score=score, half_width=verdict.half_width), None
+
     def _judge(
-        self, setting: Setting, limit_s: float, late: float, *, preferred: bool, once_more: bool = True
+        self,
+        setting: Setting,
+        limit_s: float,
+        late: float,
+        *,
+        preferred: bool,
+        least_lead: float = 0.0,
+        once_more: bool = True,
     ) -> tuple[Judged, Racer | None]:
         """What becomes of the setting, and its racer when it has won."""
         incumbent, best = self._standing(), self.found.best
@@ -255,6 +317,7 @@ class Search:
                 entrant,
                 self.noise,
                 is_simpler=simpler or preferred,
+                least_lead=least_lead,
                 is_late=lambda: self.arena.now() > late,
             )
         except Rejected as problem:
@@ -263,7 +326,9 @@ class Search:
             if incumbent.has_failed:  # not the challenger's fault: the best so far starts again
                 self.close()
                 if once_more:
-                    return self._judge(setting, limit_s, late, preferred=preferred, once_more=False)
+                    return self._judge(
+                        setting, limit_s, late, preferred=preferred, least_lead=least_lead, once_more=False
+                    )
                 problem = Rejected(NOT_NOW, f"the best so far failed twice beside it: {problem.reason}")
             return Judged(setting, "rejected", kind=problem.kind, reason=problem.reason, against=best), None
         judged = self._of_verdict(setting, verdict, entrant.start_s)
