@@ -36,7 +36,7 @@ class Point:
     recorded: float  # the median when the grid was recorded
     spent_s: float  # on it then
     reason: str = ""
-    again: float = 0.0  # the median of later starts
+    again: float = 0.0  # the median of later starts, also of settings that run the same way
 
     @property
     def value(self) -> float:
@@ -183,13 +183,20 @@ def tunable_of(path: Path) -> Tunable:
     return Tunable.of(make_question(workload, mode=header["mode"], batch=base["batch"], fixed=fixed))
 
 
-def measured_again(lines: Iterable[dict[str, Any]], level: float) -> dict[Setting, float]:
-    """What each setting gave when measured again, in the median of its starts."""
+def measured_again(lines: Iterable[dict[str, Any]], space: Space, level: float) -> dict[Setting, float]:
+    """What each setting gave when measured again, in the median of its starts.
+
+    Settings that run the same way, as one thread does however threads are to wait, are one and the same.
+    """
     found: dict[Setting, list[float]] = {}
+    settings = []
     for line in lines:
+        settings.append(tuple(line["setting"]))
         if line["throughputs"] and "round" in line:
-            found.setdefault(tuple(line["setting"]), []).append(statistics.median(steadied(line, level)))
-    return {setting: statistics.median(values) for setting, values in found.items()}
+            alike = space.alike(settings[-1])
+            found.setdefault(alike, []).append(statistics.median(steadied(line, level)))
+    medians = {setting: statistics.median(values) for setting, values in found.items()}
+    return {each: medians[space.alike(each)] for each in settings if space.alike(each) in medians}
 
 
 def steadied(line: dict[str, Any], level: float) -> tuple[float, ...]:
@@ -222,7 +229,8 @@ def read_grid(path: Path) -> Grid:
     )
     beside = [value for line in lines for value in line.get("references", ())]
     level = statistics.median(beside) if beside else 1.0
-    again = measured_again(lines, level)
+    space = Space(header["base"], knobs)
+    again = measured_again(lines, space, level)
     together: dict[Setting, list[dict[str, Any]]] = {}
     for line in lines:
         together.setdefault(tuple(line["setting"]), []).append(line)
@@ -242,4 +250,4 @@ def read_grid(path: Path) -> Grid:
             reason=good[0]["reason"],
             again=again.get(setting, 0.0),
         )
-    return Grid(header["name"], Space(header["base"], knobs), points, header["mode"] == "infer")
+    return Grid(header["name"], space, points, header["mode"] == "infer")

@@ -30,7 +30,7 @@ RACE_SHARE = 0.125  # of the time left, after which a race that is not decided i
 # Knobs whose other choices seldom differ from what a good start has set by more than two starts of one
 # setting differ from each other: to leave it asks for a lead, over two starts of the best so far.
 FINE_KNOBS = frozenset({"allocator", "bind", "wait_policy"})
-FINE_LEAD, SECOND_START_SLACK = 0.03, 0.02
+FINE_LEAD = 0.03  # over each of them
 
 
 class Search:
@@ -212,13 +212,15 @@ class Search:
         costly: bool = False,
         preferred: bool = False,
     ) -> bool:
-        """True when the setting has won over the best so far; a setting is judged only once.
+        """True when the setting has won over the best so far; what runs the same way is judged only once.
 
         One that is preferred wins a tie: it is a better place to go on from, such as pinned processes, and
         what it has set for nothing is unset later.
         """
         again = setting == self.space.default and self._default_stands
         if setting == self.found.best or (setting in self.found.judged and not again):
+            return False
+        if self.space.alike(setting) in map(self.space.alike, self.found.judged) and not again:
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
         lead = 0.0 if preferred else self._least_lead(setting)
@@ -275,7 +277,7 @@ class Search:
                 racer,
                 again,
                 self.noise,
-                least_lead=-SECOND_START_SLACK,
+                least_lead=-FINE_LEAD,
                 is_late=lambda: self.arena.now() > late,
             )
         except Rejected as problem:

@@ -68,6 +68,21 @@ class Space:
         """The place of the knob of that name, or None where there is none."""
         return next((i for i, knob in enumerate(self.knobs) if knob.name == name), None)
 
+    def alike(self, setting: Setting) -> Setting:
+        """The first of the settings that run the same way as this one.
+
+        A process of one thread has nobody to wait for, and once pinned has but one core to stay on.
+        """
+        if self.params(setting).get("threads") != 1:
+            return setting
+        for name, value, same in (("wait_policy", None, "default"), ("bind", "core", "rank")):
+            knob = self.index(name)
+            if knob is None or value not in (None, self.knobs[knob].choices[setting[knob]].get(name)):
+                continue
+            plain = [i for i, choice in enumerate(self.knobs[knob].choices) if choice == {name: same}]
+            setting = self.changed(setting, knob, plain[0]) if plain else setting
+        return setting
+
     def as_needed(self, setting: Setting, knob: int) -> Setting:
         """The setting with other knobs set to what the choice of this one cannot do without."""
         return self.near({**self.params(setting), **self.knobs[knob].needs.get(setting[knob], {})})
