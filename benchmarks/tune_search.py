@@ -344,7 +344,7 @@ def synthetic(seed: int, num_cores: int = 16, clash_sd: float = 0.05) -> Grid:
     clash = {pair: dice.gauss(0, clash_sd) for pair in itertools.product(range(5), range(3), range(3))}
     points = {}
     for setting in itertools.product(*(range(len(knob.choices)) for knob in knobs)):
-        log = sum(factor[choice] for factor, choice in zip(factors, setting, strict=True))
+        log = sum(factor[choice] for factor, choice in zip(factors, space.alike(setting), strict=True))
         log += clash[setting[0], setting[1], setting[4]] + dice.gauss(0, 0.01)
         samplings = tuple(100 * math.exp(log + dice.gauss(0, 0.015)) for _ in range(SAMPLINGS))
         step_s = 1.0 / math.exp(log)

@@ -369,3 +369,29 @@ def test_without_time_for_a_second_start_a_fine_knob_stays() -> None:
     assert found.best == BY_HAND
     assert short.entered.count(BY_HAND) == 1
     assert short.num_alive == 0
+
+
+SHAPES = Knob("shape", ({"processes": 1, "threads": 2}, {"processes": 2, "threads": 1}))
+PINNED = space(bind=("none", "rank", "core"), wait_policy=("default", "active", "passive"))
+PROCESSES = Space({}, (SHAPES, *PINNED.knobs))
+
+
+@pytest.mark.parametrize(
+    ("setting", "alike"),
+    [
+        ((0, 2, 1), (0, 2, 1)),  # two threads wait for each other
+        ((1, 2, 1), (1, 1, 0)),
+        ((1, 1, 2), (1, 1, 0)),
+        ((1, 0, 2), (1, 0, 0)),  # one that is not pinned may wander
+    ],
+)
+def test_settings_of_one_thread_run_alike(setting: Setting, alike: Setting) -> None:
+    assert PROCESSES.alike(setting) == alike
+    assert PROCESSES.alike(alike) == alike
+
+
+def test_what_runs_the_same_way_is_entered_once() -> None:
+    arena = MadeArena(PROCESSES, lambda params: 0.5 * (params["threads"] == 1), noise=0.002)
+    found = found_in(arena, start=(0, 1, 0))
+    assert found.best == (1, 1, 0)
+    assert {each for each in arena.entered if each[0] == 1} == {(1, 1, 0), (1, 0, 0)}
