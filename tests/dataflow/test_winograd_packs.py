@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from corewise.dataflow import entries  # noqa: E402
 from corewise.dataflow.capture import Captured, capture  # noqa: E402
 from corewise.dataflow.malleable import Malleable  # noqa: E402
 from corewise.dataflow.plan_facts import plan_facts  # noqa: E402
@@ -181,3 +182,34 @@ def test_random_networks(planned: Planned, seed: int) -> None:
     fast = planned(model, x, executor="native", run=chance.choice(["planned", "best"]))
     for _ in range(2):
         same(fast, model, last(torch.randn_like(x)))
+
+
+def test_large_numbers_lose_no_packed_weights(planned: Planned) -> None:
+    """Errors are those of the largest results, which small ones among them have too."""
+    layers = [
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.Conv2d(64, 64, 3, padding=1),
+    ]
+    for layer in layers:
+        nn.init.kaiming_normal_(layer.weight)
+    model = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    x = last(255 * torch.rand(4, 3, 32, 32))
+    fast = planned(model, x, executor="native")
+    assert plan_facts(fast)["num_winograd"] == 2
+    same(fast, model, last(255 * torch.rand(4, 3, 32, 32)))
+
+
+def test_where_winograds_way_is_too_coarse_weights_stay_packed(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(case: Any, expected: Any) -> bool:
+        return not case.program.num_winograd and plainly(case, expected)
+
+    plainly = entries._is_same
+    monkeypatch.setattr(entries, "_is_same", refused)
+    model = network()
+    fast = planned(model, images(), executor="native")
+    told = plan_facts(fast)
+    assert (told["num_winograd"], told["num_packed"]) == (0, 5)
+    same(fast, model, images())

@@ -369,6 +369,41 @@ def test_without_time_for_a_second_start_a_fine_knob_stays() -> None:
     assert found.best == BY_HAND
     assert short.entered.count(BY_HAND) == 1
     assert short.num_alive == 0
+    assert not found.finished
+    assert (0, 2) not in found.judged, "a search that goes on tries it again"
+    later = found_in(MadeArena(FINE, rule, noise=0.002), start=BY_HAND, earlier=tuple(found.judged.values()))
+    assert later.best == (0, 2)
+
+
+def test_a_second_start_that_takes_too_long_for_the_time_left_decides_nothing() -> None:
+    rule = summed(
+        shape={"1x2": 0.0, "2x1": -0.5}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": 0.1}
+    )
+
+    def start(params: Mapping[str, Any]) -> float:  # the second of the hand setting takes four seconds
+        return 4.0 if params["allocator"] == "tcmalloc" and arena.entered.count(BY_HAND) == 1 else 1.0
+
+    for deadline in (6.0, 6.5, 7.0, 7.5, 8.0):
+        arena = MadeArena(FINE, rule, noise=0.002)
+        arena.start = start
+        found = found_in(arena, start=BY_HAND, deadline=deadline)
+        assert arena.num_alive == 0
+        if arena.entered.count(BY_HAND) == 2 and arena.seconds <= deadline + 0.5:
+            assert found.best == BY_HAND
+            assert "allocator retain" in {each.what for each in found.untried}
+
+
+def test_the_score_of_an_unlucky_start_is_mended_by_the_second() -> None:
+    def luck(setting: Setting, number: int) -> float:
+        return -0.1 if setting == BY_HAND and number == 1 else 0.0
+
+    rule = summed(shape={"1x2": 0.0, "2x1": -0.3}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": 0})
+    found = found_in(MadeArena(FINE, rule, noise=0.002, luck=luck), start=BY_HAND)
+    assert found.best == BY_HAND
+    assert found.score == pytest.approx(0.2, abs=0.02)
+    assert found.judged[BY_HAND].latency_score == pytest.approx(-0.2, abs=0.02)
+    assert found.judged[0, 2].score == pytest.approx(0.2, abs=0.02)
+    assert FINE.default not in found.tied()
 
 
 SHAPES = Knob("shape", ({"processes": 1, "threads": 2}, {"processes": 2, "threads": 1}))
@@ -395,3 +430,8 @@ def test_what_runs_the_same_way_is_entered_once() -> None:
     found = found_in(arena, start=(0, 1, 0))
     assert found.best == (1, 1, 0)
     assert {each for each in arena.entered if each[0] == 1} == {(1, 1, 0), (1, 0, 0)}
+
+
+def test_what_one_thread_has_no_use_for_is_not_kept() -> None:
+    arena = MadeArena(PROCESSES, lambda params: 0.5 * (params["threads"] == 1), noise=0.002)
+    assert found_in(arena, start=(0, 2, 1)).best == (1, 1, 0)

@@ -66,6 +66,7 @@ def capture(
     num_cores: int = 1,
     packs: bool = False,
     own_kernels: bool = False,
+    winograd: bool = True,
 ) -> Captured:
     """The operators the module runs for inputs like these, in its present mode.
 
@@ -73,7 +74,7 @@ def capture(
     What has none of these comes uncut, and where no gradients are wanted, in slices as well. own_kernels:
     whether layers may run on ours, which must be loaded; where not, small LSTMs over one input are joined.
     packs: whether weights may be packed beforehand, which then only the native executor can look at; our
-    kernel's convolutions need it.
+    kernel's convolutions need it. winograd: whether these may run on ours, too.
     """
     try:
         before = ModuleState(module)
@@ -92,7 +93,7 @@ def capture(
         num_slices = batch_cuts.cut(exported.graph, num_cores, is_training=trains, num_lanes=num_lanes)
     num_own = row_lstms.take_over(exported.graph) if own_kernels else 0
     if packs and not _Reading(exported).captured().written:
-        packing.pack(exported.graph, _inputs(exported), num_cores, own_kernels)
+        packing.pack(exported.graph, _inputs(exported), num_cores, own_kernels and winograd)
     captured = _Reading(exported).captured()
     captured = dataclasses.replace(
         captured, program=dataclasses.replace(captured.program, num_joined=num_joined, num_own=num_own)

@@ -119,6 +119,7 @@ class Search:
             setting = best
             for knob, choice in changes:
                 setting = self.space.changed(setting, knob, choice)
+            setting = self.space.alike(setting)
             if setting in self.found.judged:
                 continue
             if num_tried == MAX_PAIRS:
@@ -140,7 +141,7 @@ class Search:
         """Settings not yet judged that come next if the best so far stays what it is."""
         for knob in range(self._knob, len(self.space.knobs)):
             for choice in range(len(self.space.knobs[knob].choices)):
-                setting = self.space.changed(self.found.best, knob, choice)
+                setting = self.space.alike(self.space.changed(self.found.best, knob, choice))
                 if choice not in self.space.knobs[knob].costly and setting not in self.found.judged:
                     yield setting
 
@@ -189,7 +190,7 @@ class Search:
         """True when the best so far with another choice of one knob has won."""
         if choice == self.found.best[knob] or self._losses.get((knob, choice), 0.0) < HOPELESS:
             return False
-        setting = self.space.changed(self.found.best, knob, choice)
+        setting = self.space.alike(self.space.changed(self.found.best, knob, choice))
         words = self.space.knobs[knob].words(choice)
         costly = choice in self.space.knobs[knob].costly
         won = self._challenge(setting, deadline, words, costly=costly)
@@ -217,6 +218,7 @@ class Search:
         One that is preferred wins a tie: it is a better place to go on from, such as pinned processes, and
         what it has set for nothing is unset later.
         """
+        setting = self.space.alike(setting)  # the simplest that runs this way
         again = setting == self.space.default and self._default_stands
         if setting == self.found.best or (setting in self.found.judged and not again):
             return False
@@ -240,7 +242,11 @@ class Search:
         if not costly:
             self._costs_s.append(self.arena.now() - began)
         if racer is not None and lead > 0:
-            judged, racer = self._against_second_start(judged, racer, deadline)
+            settled = self._against_second_start(judged, racer, usual_s, deadline)
+            if settled is None:  # for want of time
+                self._untried[words] = None
+                return False
+            judged, racer = settled
         is_tie = abs(judged.score - self.found.score) <= judged.half_width
         self._default_stands = (self._default_stands and not again) or (preferred and is_tie)
         self._keep(judged)
@@ -253,26 +259,32 @@ class Search:
     def _least_lead(self, setting: Setting) -> float:
         """By how much it must be ahead: it may only change what a good start has set of the fine knobs."""
         best, start = self.found.best, self.starts[0] if self.starts else self.space.default
+        is_fine = [knob.name in FINE_KNOBS for knob in self.space.knobs]
+        usual = self.space.alike(
+            tuple(start[knob] if fine else best[knob] for knob, fine in enumerate(is_fine))
+        )
         changed = [knob for knob, choice in enumerate(setting) if choice != best[knob]]
-        are_fine = all(self.space.knobs[knob].name in FINE_KNOBS for knob in changed)
-        num_left = sum(best[knob] == start[knob] for knob in changed)
-        num_returned = sum(setting[knob] == start[knob] for knob in changed)
+        are_fine = all(is_fine[knob] for knob in changed)
+        num_left = sum(best[knob] == usual[knob] for knob in changed)
+        num_returned = sum(setting[knob] == usual[knob] for knob in changed)
         return FINE_LEAD if are_fine and num_left > num_returned else 0.0
 
     def _against_second_start(
-        self, judged: Judged, racer: Racer, deadline: float
-    ) -> tuple[Judged, Racer | None]:
-        """The winner against another start of the best so far, whose first may have been unlucky."""
-        best = self.found.judged.get(self.found.best)
-        left_s, expected_s = deadline - self.arena.now(), best.start_s if best is not None else 0.0
-        if left_s <= expected_s:
+        self, judged: Judged, racer: Racer, usual_s: float, deadline: float
+    ) -> tuple[Judged, Racer | None] | None:
+        """The winner against another start of the best so far, whose first may have been unlucky.
+
+        None where there is no time for that.
+        """
+        best, left_s = self.found.judged[self.found.best], deadline - self.arena.now()
+        if left_s <= max(best.start_s, usual_s):
             racer.entrant.leave()
-            return dataclasses.replace(judged, outcome="tied"), None
+            return None
         self.close()
         again: Entrant | None = None
         try:
             again = self.arena.enter(self.found.best, min(left_s, COSTLY_LIMIT_S))
-            late = self.arena.now() + RACE_SHARE * left_s
+            late = self.arena.now() + RACE_SHARE * (deadline - self.arena.now())
             verdict = race(
                 racer,
                 again,
@@ -281,21 +293,34 @@ class Search:
                 is_late=lambda: self.arena.now() > late,
             )
         except Rejected as problem:
-            if racer.has_failed:
-                racer.entrant.leave()
-                self._incumbent = Racer(again) if again is not None else None
-                failed = Judged(judged.setting, "rejected", kind=problem.kind, reason=problem.reason)
-                return dataclasses.replace(failed, against=self.found.best), None
-            if again is not None:
-                again.leave()
-            return judged, racer
+            return self._without_second_start(judged, racer, again, problem, left_s)
         if verdict.outcome != "won":
             again.leave()
             return judged, racer
         racer.entrant.leave()
         self._incumbent = Racer(again, list(verdict.samplings))
-        score = self.found.score - verdict.log_ratio
-        return dataclasses.replace(judged, outcome="tied", score=score, half_width=verdict.half_width), None
+        if best.setting != self.space.default:  # what all scores are over: its first start stays
+            score, latency = judged.score + verdict.log_ratio, judged.latency_score + verdict.log_latency
+            self._keep(dataclasses.replace(best, score=score, latency_score=latency))
+        return dataclasses.replace(judged, outcome="tied", half_width=verdict.half_width), None
+
+    def _without_second_start(
+        self, judged: Judged, racer: Racer, again: Entrant | None, problem: Rejected, left_s: float
+    ) -> tuple[Judged, Racer | None] | None:
+        """What follows where the winner or the second start of the best so far has failed."""
+        failed = racer.entrant if racer.has_failed else again
+        if failed is not None:
+            failed.leave()
+        if problem.kind == "timeout" and left_s < COSTLY_LIMIT_S:  # nothing is said against either
+            other = again if racer.has_failed else racer.entrant
+            if other is not None:
+                other.leave()
+            return None
+        if not racer.has_failed:
+            return judged, racer
+        self._incumbent = Racer(again) if again is not None else None
+        told = Judged(judged.setting, "rejected", kind=problem.kind, reason=problem.reason)
+        return dataclasses.replace(told, against=self.found.best), None
 
     def _judge(
         self,

@@ -135,7 +135,7 @@ class Run {
     guarded(it.task);
     const int64_t end = now_ns();
     timeline[step] = Event{it.task, planned_lane, start, end};
-    note_typical(step, end - start);
+    if (!stopped(it.task)) note_typical(step, end - start);
     for (int dependent : it.dependents)
       if (remaining_[dependent].fetch_sub(1) == 1) announce(dependent);
   }

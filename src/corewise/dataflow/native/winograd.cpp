@@ -60,17 +60,19 @@ at::Tensor weight(const at::Tensor& given) {
   const auto powers = powers_at_points(kernel);
   const float* const from = dense.const_data_ptr<float>();
   float* const to = made.mutable_data_ptr<float>();
-  for (int64_t first = 0; first < out_channels; first += version().panel) {
+  const int64_t along = quotient_up(channels, kChannelStep), panels = quotient_up(out_channels, version().panel);
+  shared_out(panels * along, own_width(), [&](int64_t number, int64_t) {
+    const int64_t first = number / along * version().panel, first_in = number % along * kChannelStep;
     const int64_t width = std::min(version().panel, out_channels - first);
     float* const panel = to + first * channels * kNumPoints;
-    for (int64_t c = 0; c < channels; ++c)
+    for (int64_t c = first_in; c < std::min(first_in + kChannelStep, channels); ++c)
       for (int64_t k = 0; k < width; ++k) {
         double found[kNumPoints];
         at_points(from + ((first + k) * channels + c) * kernel * kernel, kernel, powers, found);
         for (int64_t point = 0; point < kNumPoints; ++point)
           panel[(point * channels + c) * width + k] = float(found[point]);
       }
-  }
+  });
   return made;
 }
 
