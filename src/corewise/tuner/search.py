@@ -220,9 +220,8 @@ class Search:
         """
         setting = self.space.alike(setting)  # the simplest that runs this way
         again = setting == self.space.default and self._default_stands
-        if setting == self.found.best or (setting in self.found.judged and not again):
-            return False
-        if self.space.alike(setting) in map(self.space.alike, self.found.judged) and not again:
+        is_known = setting in map(self.space.alike, self.found.judged)
+        if setting == self.found.best or (is_known and not again):
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
         lead = 0.0 if preferred else self._least_lead(setting)
@@ -257,7 +256,7 @@ class Search:
         return True
 
     def _least_lead(self, setting: Setting) -> float:
-        """By how much it must be ahead: it may only change what a good start has set of the fine knobs."""
+        """By how much it must be ahead; above 0 where all it does is leave what a good start has set."""
         best, start = self.found.best, self.starts[0] if self.starts else self.space.default
         is_fine = [knob.name in FINE_KNOBS for knob in self.space.knobs]
         usual = self.space.alike(
