@@ -34,7 +34,7 @@ from recorded_grids import PASSES, SAMPLINGS, Grid, Point, read_grid, record, re
 
 from corewise.tuner.arena import Arena, Rejected, Sampling
 from corewise.tuner.found import Judged
-from corewise.tuner.knobs import hand_setting
+from corewise.tuner.knobs import good_starts, hand_setting
 from corewise.tuner.live import LiveArena, LiveEntrant
 from corewise.tuner.question import Tunable, make_question, read_assignments
 from corewise.tuner.search import Search
@@ -102,8 +102,8 @@ def by_corewise(grid: Grid, seed: int, limit_s: float) -> tuple[Setting, float]:
 
 def searched(grid: Grid, arena: Arena, until_s: float) -> Setting:
     """What our search finds in an arena before its clock shows `until_s`."""
-    start = hand_setting(grid.space)
-    search = Search(grid.space, arena, Nobody(), starts=[start], bounded_latency=grid.bounded_latency)
+    starts = good_starts(grid.space, hand_setting(grid.space))
+    search = Search(grid.space, arena, Nobody(), starts=starts, bounded_latency=grid.bounded_latency)
     search.run_default(until_s)
     return search.run(until_s).best
 

@@ -227,7 +227,28 @@ def test_our_own_kernels_are_for_training_and_the_start_after_the_hand_setting()
     assert found.space.params(quick) == {**found.space.params(hand), "execution": "quickened"}
     frozen = offer("infer", NORMED)
     assert {"execution": "quickened"} not in choices(frozen, "execution")
-    assert len(good_starts(frozen.space, hand_setting(frozen.space))) == 1
+
+
+def test_in_inference_frozen_processes_with_a_core_each_are_tried_after_the_hand_setting() -> None:
+    space = offer("infer", NORMED).space
+    hand, frozen = good_starts(space, hand_setting(space))
+    a_core_each = {"processes": 16, "threads": 1, "execution": "eager", "freezing": "full"}
+    assert space.params(frozen) == {**space.params(hand), **a_core_each}
+    in_one = offer("infer", NORMED, fixed={"processes": 1}).space
+    hand, frozen = good_starts(in_one, hand_setting(in_one))
+    assert in_one.params(frozen) == {**in_one.params(hand), "execution": "eager", "freezing": "full"}
+    as_it_is = offer("infer", NORMED, fixed={"execution": "compile", "freezing": "none"}).space
+    assert len(good_starts(as_it_is, hand_setting(as_it_is))) == 1
+
+
+def test_where_fewer_digits_are_allowed_bfloat16_is_a_start_too() -> None:
+    space = offer("infer", NORMED, allow=("lower-precision",)).space
+    _, frozen, short = good_starts(space, hand_setting(space))
+    assert space.params(short) == {**space.params(frozen), "dtype": "bfloat16"}
+    space = offer("train", NORMED, allow=("lower-precision",)).space
+    hand, quick, short = good_starts(space, hand_setting(space))
+    assert space.params(quick)["execution"] == "quickened"
+    assert space.params(short) == {**space.params(hand), "dtype": "bfloat16"}
 
 
 def test_where_branches_can_run_side_by_side_ways_to_execute_come_early_in_training() -> None:

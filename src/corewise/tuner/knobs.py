@@ -89,9 +89,34 @@ def hand_setting(space: Space) -> Setting:
 
 
 def good_starts(space: Space, hand: Setting) -> tuple[Setting, ...]:
-    """The hand setting, then what few know of and often gives most in training: layers on our own kernels."""
-    quick = space.near({**space.params(hand), "execution": "quickened"})
-    return (hand, quick) if space.params(quick).get("execution") == "quickened" else (hand,)
+    """The hand setting, then what few know of and often gives most: layers on our own kernels.
+
+    In training quickened, in inference frozen and in a process for each core; the same in bfloat16 where that
+    is allowed. Other knobs are tried from the best of these.
+    """
+    by_hand, found = space.params(hand), [hand]
+    quick = {**by_hand, "execution": "quickened"}
+    frozen = {**by_hand, **_most_processes(space), "execution": "eager", "freezing": "full"}
+    own = [params for params in (quick, frozen) if _holds(space, params, ("execution", "freezing"))]
+    found += map(space.near, own)
+    short = {**(frozen if frozen in own else by_hand), "dtype": "bfloat16"}  # quickened layers know no bfloat16
+    if _holds(space, short, ("dtype",)):
+        found.append(space.near(short))
+    return tuple(dict.fromkeys(found))
+
+
+def _most_processes(space: Space) -> Mapping[str, Any]:
+    """The shape with the most processes there may be, a core or more for each."""
+    shape = space.index("shape")
+    if shape is None or not space.knobs[shape].ladders:
+        return {}
+    return space.knobs[shape].choices[space.knobs[shape].ladders[0][-1]]
+
+
+def _holds(space: Space, params: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether there is a setting with these values of the named axes, as far as they are given."""
+    made = space.params(space.near(params))
+    return all(made.get(name) == params[name] for name in names if name in params)
 
 
 def together(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:

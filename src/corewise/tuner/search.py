@@ -56,6 +56,7 @@ class Search:
         self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
         self._untried: dict[str, None] = {}  # in words
         self._deadline = math.inf
+        self._usual = space.default  # the best of the starts
         self._default_stands = False  # tied with a start that was preferred: it may be tried again
         for each in earlier:
             self._remember(each)
@@ -83,10 +84,11 @@ class Search:
         """Search until neither one knob nor two together change anything, or until the deadline."""
         self._deadline = deadline
         for start in self.starts:
-            self._challenge(start, deadline, self.space.words(start), preferred=True)
+            self._challenge(start, deadline, self.space.words(start), preferred=self._is_exact(start))
         if self.found.best == self.space.default:  # a start may lose by its layout alone
             for start in dict.fromkeys(map(self._without_layout, self.starts)):
-                self._challenge(start, deadline, self.space.words(start), preferred=True)
+                self._challenge(start, deadline, self.space.words(start), preferred=self._is_exact(start))
+        self._usual = self.found.best
         for number in range(MAX_PASSES):
             before = self.found.best
             for knob in range(len(self.space.knobs)):
@@ -104,6 +106,11 @@ class Search:
         reason = "no time was left; the same command again goes on, or give a longer --budget"
         self.found.untried = tuple(LeftOut(words, reason) for words in self._untried)
         return self.found
+
+    def _is_exact(self, setting: Setting) -> bool:
+        """Whether it computes with as many digits as the default."""
+        precision = self.space.index("precision")
+        return precision is None or setting[precision] == 0
 
     def _without_layout(self, setting: Setting) -> Setting:
         layout = self.space.index("memory_format")
@@ -257,10 +264,10 @@ class Search:
 
     def _least_lead(self, setting: Setting) -> float:
         """By how much it must be ahead; above 0 where all it does is leave what a good start has set."""
-        best, start = self.found.best, self.starts[0] if self.starts else self.space.default
+        best = self.found.best
         is_fine = [knob.name in FINE_KNOBS for knob in self.space.knobs]
         usual = self.space.alike(
-            tuple(start[knob] if fine else best[knob] for knob, fine in enumerate(is_fine))
+            tuple(self._usual[knob] if fine else best[knob] for knob, fine in enumerate(is_fine))
         )
         changed = [knob for knob, choice in enumerate(setting) if choice != best[knob]]
         are_fine = all(is_fine[knob] for knob in changed)
