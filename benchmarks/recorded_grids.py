@@ -108,7 +108,9 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
         beside.close()
 
 
-def remeasure(tunable: Tunable, grid: Grid, out: Path, near: float, most: int, rounds: int) -> None:
+def remeasure(
+    tunable: Tunable, grid: Grid, out: Path, near: float, most: int, rounds: int, num_samplings: int
+) -> None:
     """Start the best settings of a recorded grid again, all of them in each round; one line per start."""
     limit_s = grid.points[grid.space.default].latency_s * 1.02 if grid.bounded_latency else math.inf
     allowed = [point for point in grid.points.values() if point.latency_s <= limit_s]
@@ -123,7 +125,7 @@ def remeasure(tunable: Tunable, grid: Grid, out: Path, near: float, most: int, r
             random.Random(1000 + number).shuffle(order)
             for setting in order:
                 if (setting, number) not in done:
-                    line = {"round": number, **beside.measured(setting, SAMPLINGS_AGAIN)}
+                    line = {"round": number, **beside.measured(setting, num_samplings)}
                     with open(out, "a") as file:
                         file.write(json.dumps(line) + "\n")
     finally:

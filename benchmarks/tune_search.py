@@ -30,7 +30,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recorded_grids import PASSES, SAMPLINGS, Grid, Point, read_grid, record, remeasure, tunable_of
+from recorded_grids import (
+    PASSES,
+    SAMPLINGS,
+    SAMPLINGS_AGAIN,
+    Grid,
+    Point,
+    read_grid,
+    record,
+    remeasure,
+    tunable_of,
+)
 
 from corewise.tuner.arena import Arena, Rejected, Sampling
 from corewise.tuner.found import Judged
@@ -374,6 +384,7 @@ def main() -> None:
     again.add_argument("--near", type=float, default=0.12, help="those so near the recorded best")
     again.add_argument("--most", type=int, default=16, help="at most so many of them")
     again.add_argument("--rounds", type=int, default=6)
+    again.add_argument("--samplings", type=int, default=SAMPLINGS_AGAIN, help="of each start")
     replaying = verbs.add_parser("replay")
     replaying.add_argument("grids", nargs="*", type=Path)
     replaying.add_argument("--synthetic", type=int, default=0, help="so many made-up grids too")
@@ -411,7 +422,7 @@ def main() -> None:
             grid, tunable = read_grid(path), tunable_of(path)
             if [knob.choices for knob in tunable.space.knobs] != [knob.choices for knob in grid.space.knobs]:
                 sys.exit(f"{path} was recorded with other knobs than this machine and version have")
-            remeasure(tunable, grid, path, given.near, given.most, given.rounds)
+            remeasure(tunable, grid, path, given.near, given.most, given.rounds, given.samplings)
         return
     if given.verb == "oracle":
         show_oracles(

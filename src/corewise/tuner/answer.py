@@ -127,7 +127,7 @@ def answer(
         left_out=(*tunable.offer.left_out, *together(found.untried)),
         finished=found.finished,
         is_undecided=choice is not None and choice.is_undecided,
-        code=code_settings(space.params(winner)) if winner != default else {},
+        code=code_settings(space.params(winner)),
         notes=(*(choice.notes if choice else ()), *notes),
     )
 

@@ -99,7 +99,10 @@ def good_starts(space: Space, hand: Setting) -> tuple[Setting, ...]:
     frozen = {**by_hand, **_most_processes(space), "execution": "eager", "freezing": "full"}
     own = [params for params in (quick, frozen) if _holds(space, params, ("execution", "freezing"))]
     found += map(space.near, own)
-    short = {**(frozen if frozen in own else by_hand), "dtype": "bfloat16"}  # quickened layers know no bfloat16
+    short = {
+        **(frozen if frozen in own else by_hand),
+        "dtype": "bfloat16",
+    }  # quickened layers know no bfloat16
     if _holds(space, short, ("dtype",)):
         found.append(space.near(short))
     return tuple(dict.fromkeys(found))
