@@ -109,13 +109,28 @@ def record(tunable: Tunable, out: Path, knob_names: Sequence[str], passes: int) 
 
 
 def remeasure(
-    tunable: Tunable, grid: Grid, out: Path, near: float, most: int, rounds: int, num_samplings: int
+    tunable: Tunable,
+    grid: Grid,
+    out: Path,
+    near: float,
+    most: int,
+    rounds: int,
+    num_samplings: int,
+    also: Sequence[str] = (),
 ) -> None:
-    """Start the best settings of a recorded grid again, all of them in each round; one line per start."""
+    """Start the best settings of a recorded grid again, all of them in each round; one line per start.
+
+    also: further ones, in words, such as those that a method has answered with.
+    """
     limit_s = grid.points[grid.space.default].latency_s * 1.02 if grid.bounded_latency else math.inf
     allowed = [point for point in grid.points.values() if point.latency_s <= limit_s]
     allowed.sort(key=lambda point: -point.recorded)
     chosen = [each.setting for each in allowed[:most] if each.recorded >= (1 - near) * allowed[0].recorded]
+    by_words = {grid.space.words(setting): setting for setting in grid.points}
+    unknown = [words for words in also if words not in by_words]
+    if unknown:
+        sys.exit(f"{out} has no setting {unknown[0]!r}; one of its settings is {next(iter(by_words))!r}")
+    chosen = list(dict.fromkeys([*chosen, *(by_words[words] for words in also)]))
     done = {(tuple(line["setting"]), line["round"]) for line in read_lines(out) if "round" in line}
     print(f"{out.name}: {len(chosen)} settings, {rounds} rounds", file=sys.stderr)
     beside = Beside(tunable, out.with_suffix(".work").absolute())

@@ -385,6 +385,7 @@ def main() -> None:
     again.add_argument("--most", type=int, default=16, help="at most so many of them")
     again.add_argument("--rounds", type=int, default=6)
     again.add_argument("--samplings", type=int, default=SAMPLINGS_AGAIN, help="of each start")
+    again.add_argument("--also", action="append", default=[], help="this setting too, in a replay's words")
     replaying = verbs.add_parser("replay")
     replaying.add_argument("grids", nargs="*", type=Path)
     replaying.add_argument("--synthetic", type=int, default=0, help="so many made-up grids too")
@@ -422,7 +423,7 @@ def main() -> None:
             grid, tunable = read_grid(path), tunable_of(path)
             if [knob.choices for knob in tunable.space.knobs] != [knob.choices for knob in grid.space.knobs]:
                 sys.exit(f"{path} was recorded with other knobs than this machine and version have")
-            remeasure(tunable, grid, path, given.near, given.most, given.rounds, given.samplings)
+            remeasure(tunable, grid, path, given.near, given.most, given.rounds, given.samplings, given.also)
         return
     if given.verb == "oracle":
         show_oracles(

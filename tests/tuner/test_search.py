@@ -44,6 +44,15 @@ def test_the_best_of_independent_knobs_is_found_through_noise(seed: int) -> None
     assert found.score == pytest.approx(0.6, abs=0.08)
 
 
+@pytest.mark.parametrize(("noise", "said"), [(0.01, ""), (0.1, "the machine was not quiet: two samplings")])
+def test_a_search_among_samplings_that_scatter_says_so(noise: float, said: str) -> None:
+    arena = MadeArena(LETTERS, summed(a={0: 0, 1: 0, 2: 0}, b={0: 0, 1: 0}, c={0: 0, 1: 0}), noise=noise)
+    search = Search(LETTERS, arena, Heard(), starts=[], bounded_latency=False)
+    search.run_default(100)
+    search.run(1e6)
+    assert search.doubt()[: len(said) or None] == said
+
+
 def test_no_more_than_two_entrants_are_alive_and_none_in_the_end() -> None:
     arena = MadeArena(LETTERS, GAINS)
     found_in(arena)

@@ -143,6 +143,7 @@ class ScriptTuning:
             except Rejected as problem:
                 self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         search.close()
+        self.notes += filter(None, [search.doubt()])
         self.way, self.run_s = arena.way, arena.run_s
         self._keep_seconds()
 

@@ -31,6 +31,7 @@ RACE_SHARE = 0.125  # of the time left, after which a race that is not decided i
 # setting differ from each other: to leave it asks for a lead, over two starts of the best so far.
 FINE_KNOBS = frozenset({"allocator", "bind", "wait_policy"})
 FINE_LEAD = 0.03  # over each of them
+NOISY = 0.06  # what two samplings one after the other differ by; usually half of this or less
 
 
 class Search:
@@ -106,6 +107,16 @@ class Search:
         reason = "no time was left; the same command again goes on, or give a longer --budget"
         self.found.untried = tuple(LeftOut(words, reason) for words in self._untried)
         return self.found
+
+    def doubt(self) -> str:
+        """What to know of a search among samplings that scattered; empty where they did not."""
+        if self.noise.sd <= NOISY:
+            return ""
+        return (
+            f"the machine was not quiet: two samplings one after the other differed by {self.noise.sd:.0%}, "
+            "so that settings which lie closer together were hardly told apart; a longer --budget or a "
+            "quieter machine helps"
+        )
 
     def _is_exact(self, setting: Setting) -> bool:
         """Whether it computes with as many digits as the default."""

@@ -169,6 +169,7 @@ class Tuning:
             self.notes.append(f"the search ended early: its best did not start again: {problem.reason}")
         finally:
             arena.close()
+        self.notes += filter(None, [search.doubt()])
         self._keep_seconds()
         return search.found
 
