@@ -32,7 +32,7 @@ test: $(TESTABLE)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 clean:
 	rm -rf $(VENV) demo

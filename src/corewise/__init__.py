@@ -17,6 +17,8 @@ def __getattr__(name: str) -> object:
         return import_module("corewise.runtimes.torch.prepared").freeze
     if name == "quicken":
         return import_module("corewise.runtimes.torch.quickened").quicken
+    if name == "quantize":
+        return import_module("corewise.runtimes.torch.quantization").quantize
     if name == "report_progress":
         return import_module("corewise.progress").report_progress
     raise AttributeError(f"module 'corewise' has no attribute {name!r}")

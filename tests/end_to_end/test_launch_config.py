@@ -96,6 +96,13 @@ def test_what_only_code_can_apply_is_told_once(bench: Bench) -> None:
     assert launch(bench, "--quiet", "--config", config, "--", "true").stderr == ""
 
 
+def test_the_batch_to_set_in_code_is_that_of_the_processes_which_start(bench: Bench) -> None:
+    config = tuned_file(bench, this_machine(), processes=2, threads=1, batch=8, batch_scope="global")
+    said = launch(bench, "--config", config, "--oversubscribe", "--", "true").stderr
+    assert "batch_size=4 in each of the 2 processes" in said
+    assert "batch_size" not in launch(bench, "--config", config, "-p", "1", "--", "true").stderr
+
+
 def test_loader_workers_that_a_variable_tells_are_not_left_to_the_code(bench: Bench) -> None:
     variables = {"COREWISE_LOADER_WORKERS": "2"}
     subject = Subject(command=("python", "train.py"))

@@ -9,9 +9,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from corewise.launcher.code_settings import code_settings  # noqa: E402
 from corewise.runtimes.base import Infeasible, RankContext  # noqa: E402
 from corewise.runtimes.registry import find_runtime  # noqa: E402
-from corewise.runtimes.torch.quantization import quantised  # noqa: E402
+from corewise.runtimes.torch.quantization import quantised, quantize  # noqa: E402
 
 Params = Callable[..., dict[str, Any]]
 
@@ -43,6 +44,29 @@ def test_linear_and_recurrent_layers_are_scaled_as_they_run() -> None:
     assert (made.how, made.num_layers) == ("dynamic", 2)
     assert 0 < error < 0.05
     assert type(module[0]) is nn.Linear  # a copy was quantised
+
+
+def test_the_line_of_code_that_an_answer_prints_gives_what_was_measured() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    batch = torch.randn(4, 3, 16, 16)
+    names: dict[str, Any] = {"model": model, "batch": batch}
+    exec(code_settings({"dtype": "int8"})["dtype: int8"], names)
+    with torch.no_grad():
+        wanted = model(batch)
+        error = float((names["model"](batch) - wanted).abs().max() / wanted.abs().max())
+        same = quantised(model, [(batch,)]).module(batch)
+    assert 0 < error < 0.05
+    assert torch.equal(names["model"](batch), same)
+
+
+def test_a_model_that_cannot_be_quantised_and_inputs_that_are_none_are_told() -> None:
+    with pytest.raises(ValueError, match="no convolution, linear or LSTM layer"):
+        quantize(nn.LayerNorm(4), (torch.randn(2, 4),))
+    with pytest.raises(ValueError, match="give the inputs of a step, as a tuple"):
+        quantize(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="give the inputs of a step, as a tuple"):
+        quantize(nn.Linear(2, 2), torch.randn(2, 2))
 
 
 def test_a_module_without_such_layers_is_refused() -> None:

@@ -64,7 +64,7 @@ RESULT = TuneResult(
         "jemalloc <x>; jemalloc <y>: wrong numbers: error 0.5",
         "bfloat16: fewer digits; allow it with --allow lower-precision",
         "model = model.to(memory_format=torch.channels_last)",
-        "corewise launch --config tuned.yaml -- python train.py",
+        "corewise launch --config tuned.yaml -- python infer.py",
         "env OMP_NUM_THREADS=2 python worker run trial.json",
         "its latency is worse than the default's",
         "5 settings started, 3 min 20 s",
@@ -86,7 +86,22 @@ def test_no_difference_is_not_claimed_where_nothing_was_tried() -> None:
     assert headline(alone).startswith("No difference")  # there was nothing to try
     assert headline(replace(alone, finished=False)).startswith("Nothing but the default was tried")
     some = replace(RESULT, verdict="no difference", best=DEFAULT, finished=False)
-    assert headline(some).startswith("No difference so far: 4 other settings tried, for want of time")
+    told = (
+        "No difference so far: time was enough for 2 other settings, of which none is faster than the default"
+    )
+    assert headline(some) == f"{told}."  # the rejected ones say nothing of speed
+    assert headline(replace(some, has_late=True)) == f"{told} at a latency that is no worse."
+    refused = replace(
+        some, tried=tuple(each for each in some.tried if each.outcome in ("default", "rejected"))
+    )
+    assert "nothing but the default runs" in headline(refused)
+
+
+def test_a_ladder_of_one_step_with_several_knobs_does_not_claim_to_tell_them_apart() -> None:
+    together = replace(RESULT.ladder[0], words="8×2, channels_last")
+    text = answer_text(replace(RESULT, ladder=(together,)))
+    assert "What all knobs gave together: no time was left for one at a time" in text
+    assert "one at a time" in answer_text(RESULT)
 
 
 def test_an_unconfirmed_result_says_so() -> None:
@@ -178,16 +193,16 @@ def test_what_could_not_be_told_apart_is_not_said_to_be_equal() -> None:
 @pytest.mark.parametrize(
     ("output", "params", "line"),
     [
-        ("my file.yaml", {}, "corewise launch --config 'my file.yaml' -- python train.py"),
+        ("my file.yaml", {}, "corewise launch --config 'my file.yaml' -- python infer.py"),
         (
             "",
             {"processes": 8, "threads": 2, "bind": "rank", "allocator": "tcmalloc"},
-            "corewise launch --processes 8 --threads 2 --allocator tcmalloc --replicas -- python train.py",
+            "corewise launch --processes 8 --threads 2 --allocator tcmalloc --replicas -- python infer.py",
         ),
         (
             "",
             {"processes": 1, "threads": 2, "bind": "none"},
-            "corewise launch --threads 2 --bind none -- python train.py",
+            "corewise launch --threads 2 --bind none -- python infer.py",
         ),
     ],
 )

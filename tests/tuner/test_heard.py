@@ -33,6 +33,7 @@ def test_a_line_counts_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("/s\n0 img/s\n")
     assert output.new() == [20.0]  # a rate of 0 says nothing
+    assert output.useless == "0"
     assert output.new() == []
 
 

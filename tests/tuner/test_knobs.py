@@ -280,3 +280,8 @@ def test_what_usually_gives_most_of_a_training_is_tried_before_pinning_and_waiti
     assert names[: len(first)] == first
     late = ("huge_pages", "bind", "openmp", "wait_policy", "denormals", "math")
     assert max(map(names.index, ("placement", "memory_policy"))) < min(map(names.index, late))
+
+
+def test_what_is_fixed_already_is_not_listed_as_something_to_allow() -> None:
+    assert reasons(offer(fixed={"dtype": "bfloat16"}), "bfloat16") == []
+    assert "allow it with --allow lower-precision" in reasons(offer(), "bfloat16")[0]

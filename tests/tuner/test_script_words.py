@@ -31,6 +31,27 @@ def test_words_that_name_a_file_here_become_absolute_and_others_stay(here: Path)
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("python nosuch.py --epochs 1", "nosuch.py"),
+        ("/usr/bin/python3 -u nosuch.py", "nosuch.py"),
+        ("python train.py nosuch.py", ""),
+        ("python -m package nosuch.py", ""),
+        ("python -W ignore nosuch.py", ""),  # what an option takes is not known: Python itself will tell
+        ("./run.sh nosuch.py", ""),
+    ],
+)
+def test_a_file_that_python_is_to_run_must_be_there(words: str, missing: str, here: Path) -> None:
+    assert Script(tuple(words.split()), here).missing_file() == missing
+
+
+def test_a_missing_script_is_named_where_the_user_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    with pytest.raises(UserError, match=re.escape(f"there is no file nosuch.py in {here}")):
+        tune(["python", "nosuch.py"], budget="30s", store=here / "store")
+
+
 def test_folders_that_the_command_names_are_told(here: Path) -> None:
     words = ("python", "-m", "package", "--out=out", "data.txt")
     assert Script(words, here).shared_folders() == ["out"]

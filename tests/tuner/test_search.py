@@ -444,3 +444,16 @@ def test_what_runs_the_same_way_is_entered_once() -> None:
 def test_what_one_thread_has_no_use_for_is_not_kept() -> None:
     arena = MadeArena(PROCESSES, lambda params: 0.5 * (params["threads"] == 1), noise=0.002)
     assert found_in(arena, start=(0, 2, 1)).best == (1, 1, 0)
+
+
+def test_a_knob_that_changes_nothing_of_the_work_is_given_up_after_two_refusals() -> None:
+    def rule(params: Mapping[str, Any]) -> float:
+        if params["execution"] != "eager":
+            why = "a custom step decides it"
+            refuse("infeasible", f"rank 0: execution {params['execution']} has no effect: {why}")
+        return 0.3 * params["a"]
+
+    arena = MadeArena(space(execution=("eager", "script", "fold", "malleable", "other"), a=(0, 1)), rule)
+    found = found_in(arena)
+    assert found.best == (0, 1)
+    assert sum(setting[0] != 0 for setting in arena.entered) == 2

@@ -90,7 +90,7 @@ def _fitting(
             notes.append("adapted settings were not measured; `corewise tune` finds those of this machine")
     if tuned.subject.command:  # of which only what comes from outside was varied
         params.pop("loader_workers", None)
-    for setting, line in code_settings(params).items():
+    for setting, line in code_settings({**params, **request.params}).items():
         notes.append(f"only your code can apply {setting}\n  {line}")
     return {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}
 

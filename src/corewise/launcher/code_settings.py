@@ -26,7 +26,7 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
     "dtype": {
         "bfloat16": "with torch.autocast({device!r}, torch.bfloat16): ...  # around the forward pass",
         "float16": "with torch.autocast({device!r}, torch.float16): ...  # around the forward pass",
-        "int8": "model = convert_fx(prepare_fx(model.eval(), qconfig_mapping, (x,)))  # docs/tuning.md: int8",
+        "int8": "import corewise; model = corewise.quantize(model.eval(), (batch,))  # better two batches",
         "float64": "model = model.double()  # each batch too",
     },
     "float32_precision": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping, Optional
 
 from corewise.runtimes.base import Infeasible
+from corewise.spec.trial import NO_EFFECT
 from corewise.workloads.base import Workload, workload_args
 
 
@@ -49,4 +50,4 @@ def require_defaults(params: Mapping[str, Any], names: Iterable[str], why: str) 
     }
     for name in names:
         if params.get(name, defaults[name]) != defaults[name]:
-            raise Infeasible(f"{name} {params[name]} has no effect: {why}")
+            raise Infeasible(f"{name} {params[name]} {NO_EFFECT}{why}")

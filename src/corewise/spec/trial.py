@@ -13,6 +13,7 @@ from typing import Any, Mapping
 
 SCHEMA_VERSION = 1
 NO_CHECK = "none given"  # what a step of one's own that brings no check is checked against
+NO_EFFECT = "has no effect: "  # in a refusal: what was asked for changes nothing of this work, and why
 NOT_NOW = "not-now"  # the kind of a refusal for want of free memory or disk: tried again by the next run
 
 

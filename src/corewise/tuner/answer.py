@@ -57,11 +57,12 @@ class Choice:
     against: Comparison | None
     notes: tuple[str, ...] = ()
     is_undecided: bool = False  # the runs of the search's best scatter too much to tell
+    is_late: bool = False  # one was faster, but with a worse latency
 
 
 def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirmed) -> Choice:
     """The winner by fresh runs alone: the best of the search, the hand setting, or the default."""
-    default, notes, is_undecided = tunable.space.default, [], False
+    default, notes, is_undecided, is_late = tunable.space.default, [], False, False
     rivals = [
         each for each in dict.fromkeys((found.best, hand)) if each != default and not found.is_rejected(each)
     ]
@@ -78,12 +79,14 @@ def choose(tunable: Answerable, found: Found, hand: Setting, confirmed: Confirme
         elif compared.verdict != "faster":
             is_undecided |= compared.verdict != "slower" and _scatters(compared)
             if rival == found.best:
-                notes.append(f"the search's best, {words}, is not faster in fresh runs: {_in_time(compared)}")
+                said = "is slower" if compared.verdict == "slower" else "was not shown to be faster"
+                notes.append(f"the search's best, {words}, {said} in fresh runs: {_in_time(compared)}")
         elif tunable.mode == "infer" and _latency_worse(confirmed, rival, default):
             notes.append(f"{words} is faster, but its latency is worse than the default's: not chosen")
+            is_late = True
         elif best == default or _beats(confirmed, rival, best):
             best, gain = rival, compared
-    return Choice(best, gain, tuple(notes), is_undecided)
+    return Choice(best, gain, tuple(notes), is_undecided, is_late)
 
 
 def answer(
@@ -127,6 +130,8 @@ def answer(
         left_out=(*tunable.offer.left_out, *together(found.untried)),
         finished=found.finished,
         is_undecided=choice is not None and choice.is_undecided,
+        has_late=(choice is not None and choice.is_late)
+        or any(each.outcome == "latency" for each in found.judged.values()),
         code=code_settings(space.params(winner)),
         notes=(*(choice.notes if choice else ()), *notes),
     )

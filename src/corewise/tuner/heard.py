@@ -67,12 +67,22 @@ class Printed:
         return raw.decode("utf-8", "replace").replace("\r", "\n")
 
 
+@dataclass
 class Output(Printed):
     """Throughputs that a script prints."""
 
+    useless: str = ""  # the last one that tells nothing, such as 0 or nan, as it was printed
+
     def new(self, *, has_ended: bool = False) -> list[float]:
         """The throughputs printed since the last call."""
-        return [value for value in super().new(has_ended=has_ended) if 0 < value < math.inf]
+        found = []
+        for text in self.new_texts(has_ended=has_ended):
+            value = number_of(text)
+            if 0 < value < math.inf:
+                found.append(value)
+            else:
+                self.useless = text
+        return found
 
 
 class Report(NamedTuple):

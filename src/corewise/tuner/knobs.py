@@ -282,7 +282,8 @@ def _kept(
     kept, numbers = [stock], {knob.choices.index(stock): 0} if stock in knob.choices else {}
     told: dict[str, list[str]] = {}
     for number, choice in enumerate(knob.choices):
-        if choice == stock or (not choice and knob.name == "precision"):
+        is_fixed = bool(choice) and all(base.get(name) == value for name, value in choice.items())
+        if choice == stock or is_fixed or (not choice and knob.name == "precision"):
             continue
         needed = {n: v for n, v in knob.needs.get(number, {}).items() if n not in asked.fixed}
         against = _against(choice, fixed, asked, {**base, **needed, **choice}, reason_against)

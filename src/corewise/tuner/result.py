@@ -86,6 +86,7 @@ class TuneResult:
     left_out: tuple[LeftOut, ...] = ()
     finished: bool = True
     is_undecided: bool = False  # no difference was shown because the runs scatter too much
+    has_late: bool = False  # something was faster, but with a worse latency
     seconds: float = 0.0
     asked: tuple[str, ...] = ()  # what sets it apart from other tunings of that name, in words
     key: str = ""  # of its question, as its journal in the store is named

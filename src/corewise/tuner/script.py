@@ -56,6 +56,15 @@ class Script:
             return {}
         return {LOADER_WORKERS: str(params["loader_workers"])}
 
+    def missing_file(self) -> str:
+        """The file that Python is to run, where it is not there: starts look in folders of their own."""
+        if not Path(self.words[0]).name.startswith("python"):
+            return ""
+        place = next((i for i, word in enumerate(self.words) if i and not word.startswith("-")), 0)
+        file, before = self.words[place], self.words[1:place]
+        is_file = place > 0 and file.endswith(".py") and not {"-m", "-c"} & set(before)
+        return file if is_file and not (self.folder / file).exists() else ""
+
     def shared_folders(self) -> list[str]:
         """The folders here that the command names: all starts share them."""
         named = [self._named(i, word)[1] for i, word in enumerate(self.words) if i]

@@ -212,6 +212,8 @@ class ScriptEntrant:
             raise Rejected("check", f"it ended and printed nothing that matches --check{start.last_line()}")
         if start.heard:
             self.arena.way = Way.RUNS
+        elif start.output is not None and start.output.useless:
+            raise Rejected("rate", f"it ended, and the rate it printed is {start.output.useless}")
         elif start.output is not None:
             raise Rejected(
                 "error", f"it ended and printed nothing that matches --throughput{start.last_line()}"

@@ -125,6 +125,9 @@ class ScriptTuning:
         )
         self.found = search.found
         self.found.finished = finished_before
+        script = self.tunable.script
+        if script.missing_file():
+            raise UserError(f"there is no file {script.missing_file()} in {script.folder}")
         self.follower.phase("search")
         try:
             default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))

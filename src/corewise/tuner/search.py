@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from corewise.spec.trial import NOT_NOW
+from corewise.spec.trial import NO_EFFECT, NOT_NOW
 from corewise.tuner.arena import Arena, Entrant, Rejected, Sampling, largest_error
 from corewise.tuner.found import Found, Judged, Watcher
 from corewise.tuner.race import Noise, Racer, Verdict, race
@@ -55,6 +55,7 @@ class Search:
         self._knob = 0  # that is being varied
         self._costs_s: list[float] = []
         self._losses: dict[tuple[int, int], float] = {}  # (knob, choice) -> how it did against an incumbent
+        self._without_effect: dict[int, list[str]] = {}  # knob -> why choices of it change nothing
         self._untried: dict[str, None] = {}  # in words
         self._deadline = math.inf
         self._usual = space.default  # the best of the starts
@@ -208,6 +209,8 @@ class Search:
         """True when the best so far with another choice of one knob has won."""
         if choice == self.found.best[knob] or self._losses.get((knob, choice), 0.0) < HOPELESS:
             return False
+        if self._changes_nothing(knob):
+            return False
         setting = self.space.alike(self.space.changed(self.found.best, knob, choice))
         words = self.space.knobs[knob].words(choice)
         costly = choice in self.space.knobs[knob].costly
@@ -217,10 +220,18 @@ class Search:
             lost_by = judged.score - self.found.score
             hopeless = judged.outcome == "rejected" and judged.kind not in ("infeasible", NOT_NOW)
             self._losses[knob, choice] = -math.inf if hopeless else lost_by
-            if judged.kind == "infeasible":  # it may go with another shape or way to execute
+            if NO_EFFECT in judged.reason:
+                self._losses[knob, choice] = -math.inf
+                self._without_effect.setdefault(knob, []).append(judged.reason.partition(NO_EFFECT)[2])
+            elif judged.kind == "infeasible":  # it may go with another shape or way to execute
                 needed = self.space.as_needed(setting, knob)
                 return self._challenge(needed, deadline, self.space.words(needed), costly=costly)
         return won
+
+    def _changes_nothing(self, knob: int) -> bool:
+        """Whether two choices of it were refused for one reason: a step of one's own decides that itself."""
+        reasons = self._without_effect.get(knob, [])
+        return len(set(reasons)) < len(reasons)
 
     def _challenge(
         self,

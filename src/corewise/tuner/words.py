@@ -11,6 +11,7 @@ from corewise.tuner.durations import spoken
 from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, TuneResult
 from corewise.tuner.search import LATENCY_SLACK
 
+ONE_AT_A_TIME = "What each knob gave, one at a time"
 SHOWN_LATENCIES = 8
 
 
@@ -41,11 +42,15 @@ def headline(result: TuneResult) -> str:
         return "Nothing but the default was tried, for want of time: give a longer --budget."
     if result.verdict == NO_DIFFERENCE and result.is_undecided:
         return "No difference was shown, but the runs scatter too much to tell: the default stays for now."
+    faster = "faster than the default" + (" at a latency that is no worse" if result.has_late else "")
     if result.verdict == NO_DIFFERENCE and not result.finished:
-        others = counted(result.trials - 1, "other setting")
-        return f"No difference so far: {others} tried, for want of time, and none is faster than the default."
+        num_others = sum(each.outcome not in ("default", "rejected") for each in result.tried)
+        if num_others == 0:
+            return "No difference so far: of what there was time for, nothing but the default runs."
+        others = counted(num_others, "other setting")
+        return f"No difference so far: time was enough for {others}, of which none is {faster}."
     if result.verdict == NO_DIFFERENCE:
-        return "No difference: nothing that was tried is faster than the default here. Leave it as it is."
+        return f"No difference: nothing that was tried is {faster} here. Leave it as it is."
     if result.best.words == result.default.words:
         return "Stopped before anything faster than the default was found."
     gain = f"about {times(result.speedup)} the default"
@@ -98,7 +103,8 @@ def figures_of(side: Side, is_script: bool) -> list[str]:
 def _ladder(result: TuneResult) -> Iterator[str]:
     if not result.ladder:
         return
-    yield "What each knob gave, one at a time"
+    is_one = len(result.ladder) == 1 and "," in result.ladder[0].words
+    yield "What all knobs gave together: no time was left for one at a time" if is_one else ONE_AT_A_TIME
     rows = [["default", figure(result.default.throughput), "", ""]]
     for step in result.ladder:
         low, high = step.gain_interval or (None, None)
@@ -199,7 +205,7 @@ def _how_to_use(result: TuneResult) -> Iterator[str]:
 
 def launch_line(result: TuneResult) -> str:
     """The command that starts a program so: by the file that was written, or each setting by its option."""
-    program = result.command or "python train.py"
+    program = result.command or f"python {'infer' if result.mode == 'infer' else 'train'}.py"
     if result.output:
         return f"corewise launch --config {shlex.quote(result.output)} -- {program}"
     params = result.best.params

@@ -38,6 +38,20 @@ class Quantised:
     num_layers: int
 
 
+def quantize(model: nn.Module, *examples: Tuple[Any, ...]) -> nn.Module:
+    """A copy of the model in int8, as `dtype: int8` measures it; the model itself is left alone.
+
+    examples: the inputs of one step each, as a tuple; scales of convolutions are learnt from them, so let
+    them be like those to come. Raises ValueError where torch has no int8 for the model.
+    """
+    if not examples or not all(isinstance(each, tuple) for each in examples):
+        raise ValueError("quantize(model, (batch,), ...): give the inputs of a step, as a tuple")
+    try:
+        return quantised(model, examples).module
+    except Infeasible as problem:
+        raise ValueError(str(problem)) from problem
+
+
 def quantised(module: nn.Module, examples: Sequence[Tuple[Any, ...]]) -> Quantised:
     """A copy whose products are of 8-bit whole numbers; Infeasible where torch has none for its layers.
 
