@@ -97,6 +97,13 @@ def test_no_difference_is_not_claimed_where_nothing_was_tried() -> None:
     assert "nothing but the default runs" in headline(refused)
 
 
+def test_the_error_of_fewer_digits_is_told_also_where_they_did_not_win() -> None:
+    assert "Fewer digits" not in answer_text(RESULT)
+    short = Tried("bfloat16", {"dtype": "bfloat16"}, "lost", 0.8, 14.0, 4.0, check_error=0.004)
+    text = answer_text(replace(RESULT, tried=(*RESULT.tried, short)))
+    assert re.search(r"Fewer digits, and what they cost\n.*\n +bfloat16 +0\.80× +4\.0e-03", text)
+
+
 def test_a_ladder_of_one_step_with_several_knobs_does_not_claim_to_tell_them_apart() -> None:
     together = replace(RESULT.ladder[0], words="8×2, channels_last")
     text = answer_text(replace(RESULT, ladder=(together,)))

@@ -1,14 +1,14 @@
 """The answer as text, for terminals, logs and `print`."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from corewise.launcher.local import launch_command
 from corewise.launcher.ranks import OUTSIDE_DEFAULTS
 from corewise.report.words import clean, counted, duration, figure, memory, times
 from corewise.tuner.durations import spoken
-from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, TuneResult
+from corewise.tuner.result import FASTER, NO_DIFFERENCE, UNCONFIRMED, Side, Tried, TuneResult
 from corewise.tuner.search import LATENCY_SLACK
 
 ONE_AT_A_TIME = "What each knob gave, one at a time"
@@ -21,6 +21,7 @@ def answer_text(result: TuneResult) -> str:
         _headline(result),
         _sides(result),
         _ladder(result),
+        _shortened(result),
         _latencies(result),
         _tied(result),
         _lines("Notes", [clean(note) for note in result.notes]),
@@ -111,6 +112,27 @@ def _ladder(result: TuneResult) -> Iterator[str]:
         gain = times(step.gain, low, high)
         rows.append([f"+ {clean(step.words)}", figure(step.side.throughput), gain, times(step.total)])
     yield from aligned(["", result.unit, "over the step before", "over the default"], rows)
+
+
+def _shortened(result: TuneResult) -> Iterator[str]:
+    """What fewer digits gave and cost, also where they did not win: the fastest setting of each kind."""
+    usual = _precision(result.default.params)
+    fastest: dict[tuple[object, ...], Tried] = {}
+    for each in sorted(result.tried, key=lambda each: -each.ratio):
+        if each.throughput and _precision(each.params) != usual:
+            fastest.setdefault(_precision(each.params), each)
+    if not fastest:
+        return
+    yield "Fewer digits, and what they cost"
+    rows = []
+    for each in fastest.values():
+        error = "not checked" if each.check_error is None else f"{each.check_error:.1e}"
+        rows.append([clean(each.words), times(each.ratio), error])
+    yield from aligned(["", "over the default, in the race", "error"], rows)
+
+
+def _precision(params: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(params.get(name) for name in ("dtype", "float32_precision", "denormals"))
 
 
 def _latencies(result: TuneResult) -> Iterator[str]:
