@@ -10,7 +10,14 @@ Subject = Annotated[
     Argument(metavar="SUBJECT", help="A workload, your own code as FILE.py:FUNCTION, or -- and a command."),
 ]
 Mode = Annotated[str, Option("--mode", metavar="train|infer", help="What it does.")]
-Budget = Annotated[str, Option("--budget", metavar="TIME", help="Time for all of it: 10m, 90s, 1h30m.")]
+Budget = Annotated[
+    str,
+    Option(
+        "--budget",
+        metavar="TIME",
+        help="Time for all of it, about: 10m, 90s, 1h30m. Of a short one, the last fresh runs take more.",
+    ),
+]
 Batch = Annotated[int | None, Option("--batch", metavar="N", help="Samples per step, over all processes.")]
 Allow = Annotated[
     list[str] | None,
