@@ -15,7 +15,7 @@ Budget = Annotated[
     Option(
         "--budget",
         metavar="TIME",
-        help="Time for all of it, about: 10m, 90s, 1h30m. Of a short one, the last fresh runs take more.",
+        help="Time for all of it, about: 10m, 90s, 1h30m. The last runs may overrun a short one.",
     ),
 ]
 Batch = Annotated[int | None, Option("--batch", metavar="N", help="Samples per step, over all processes.")]

@@ -99,10 +99,8 @@ def good_starts(space: Space, hand: Setting) -> tuple[Setting, ...]:
     frozen = {**by_hand, **_most_processes(space), "execution": "eager", "freezing": "full"}
     own = [params for params in (quick, frozen) if _holds(space, params, ("execution", "freezing"))]
     found += map(space.near, own)
-    short = {
-        **(frozen if frozen in own else by_hand),
-        "dtype": "bfloat16",
-    }  # quickened layers know no bfloat16
+    unquickened = frozen if frozen in own else by_hand  # quickened layers know no bfloat16
+    short = {**unquickened, "dtype": "bfloat16"}
     if _holds(space, short, ("dtype",)):
         found.append(space.near(short))
     return tuple(dict.fromkeys(found))

@@ -213,7 +213,12 @@ class ScriptEntrant:
         if start.heard:
             self.arena.way = Way.RUNS
         elif start.output is not None and start.output.useless:
-            raise Rejected("rate", f"it ended, and the rate it printed is {start.output.useless}")
+            useless = start.output.useless
+            raise Rejected(
+                "rate",
+                f"it ended, and the rate it printed is {useless}; let it print one above 0, or leave "
+                "--throughput out: then whole runs are timed",
+            )
         elif start.output is not None:
             raise Rejected(
                 "error", f"it ended and printed nothing that matches --throughput{start.last_line()}"

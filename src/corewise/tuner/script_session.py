@@ -127,7 +127,9 @@ class ScriptTuning:
         self.found.finished = finished_before
         script = self.tunable.script
         if script.missing_file():
-            raise UserError(f"there is no file {script.missing_file()} in {script.folder}")
+            raise UserError(
+                f"there is no file {script.missing_file()} in {script.folder}; name it as it lies from there"
+            )
         self.follower.phase("search")
         try:
             default = search.run_default(max(LEAST_LIMIT_S, min(LIMIT_S, self.budget_s)))
