@@ -1,8 +1,8 @@
-"""Ceilings of `corewise doctor --ceilings` against a C triad and the best BLAS from C, and what they take.
+"""Compare the ceilings of `corewise doctor --ceilings` with a C triad and the best BLAS called from C.
 
-Each round measures our ceilings, then the C programs of kernels_cpu.py on the same CPUs and threads.
-Where Corewise's own libraries are missing (a machine with only torch and numpy) the job behind the ceilings
-is run directly, without warm parents; with a GPU its ceilings are shown too.
+Each round measures our ceilings, then the C programs of kernels_cpu.py on the same CPUs and threads. On a
+machine with only torch and numpy, the job behind the ceilings runs directly, without warm parents. The
+ceilings of a GPU are shown too.
 
   python benchmarks/ceilings.py --out ceilings.json
 """
@@ -21,20 +21,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_runs import SOURCE, Side, best_s, kernel_job, machine_line
-from kernels_cpu import GEMM, LETTER, REAL, TRIAD, blas_libraries, compiled
+from kernel_runs import SOURCE, Side, describe_machine, find_best_s, prepare_kernel_job
+from kernels_cpu import GEMM, LETTER, REAL, TRIAD, compile_program, find_blas_libraries
 
-from corewise.workloads.kernels.caches import last_level_cache_bytes
+from corewise.measured.workloads.kernels.stream import read_last_level_cache_bytes
 
 HERE = Path(__file__).resolve()
 CONTROL_SIDE = ("typer", "pydantic", "yaml", "psutil")
 LIMIT_S = 60.0
-STEPS = {"triad": 10, "product float64": 5, "product float32": 5}  # of each C program in a round
-Figures = dict[str, float]  # "triad", "product float32" -> GB/s or Gflop/s
+# Steps of each C program in a round.
+STEPS = {"triad": 10, "product float64": 5, "product float32": 5}
+# GB/s or Gflop/s by name: "triad", "product float32".
+Figures = dict[str, float]
 
 
-def by_doctor(threads: int, folder: Path) -> tuple[Figures, float, dict[str, Any]]:
-    """Our figures at this width, the seconds the whole command took, and all it said."""
+def run_doctor(threads: int, folder: Path) -> tuple[Figures, float, dict[str, Any]]:
+    """Return our figures for this number of threads, the seconds of the whole command, and its output."""
     env = {**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(SOURCE)}
     began = time.perf_counter()
     done = subprocess.run(
@@ -44,68 +46,66 @@ def by_doctor(threads: int, folder: Path) -> tuple[Figures, float, dict[str, Any
     took_s = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(done.stderr)
-    told = json.loads(done.stdout)["ceilings"]
+    summary = json.loads(done.stdout)["ceilings"]
     found = {}
-    for each in (*told["bandwidth"], *told["peak"]):
+    for each in (*summary["bandwidth"], *summary["peak"]):
         if each["device"] == "cpu" and each["threads"] == threads and each["placement"] == "compact":
-            found[_name(each)] = each.get("gbyte_per_s") or each["gflop_per_s"]
-    return found, took_s, told
+            found[_name_figure(each)] = each.get("gbyte_per_s") or each["gflop_per_s"]
+    return found, took_s, summary
 
 
-def by_job(device: str, threads: int, probe_s: float = 0.03, num_steps: int = 10) -> Figures:
-    """The figures of the job that ranks run, in this process."""
-    size = 2**30 if device == "cuda" else max(2**26, 4 * last_level_cache_bytes())
+def run_job(device: str, threads: int, probe_s: float = 0.03, num_steps: int = 10) -> Figures:
+    """Run the job of the ranks in this process and return its figures."""
+    size = 2**30 if device == "cuda" else max(2**26, 4 * (read_last_level_cache_bytes() or 0))
     args = {"array_bytes": size, "products": True, "probe_s": probe_s}
-    job: Any = kernel_job("ceilings", "torch", "float32", threads, args, device=device)
+    job: Any = prepare_kernel_job("ceilings", "torch", "float32", threads, args, device=device)
     job.step()
-    job.facts()  # forgets what was sampled so far
+    # Reading the facts discards the samples so far.
+    job.read_facts()
     for _ in range(num_steps):
         job.step()
-    told = job.sampled_facts()
-    for note in told["ceiling_notes"]:
+    summary = job.collect_sampled_facts()
+    for note in summary["ceiling_notes"]:
         print(f"  {device}: {note}")
-    return {_name(each): each["best"] for each in told["figures"]}
+    return {_name_figure(each): each["best"] for each in summary["figures"]}
 
 
-def _name(figure: dict[str, Any]) -> str:
+def _name_figure(figure: dict[str, Any]) -> str:
     return f"product {figure['dtype']}" if figure["kind"] == "product" else str(figure["kind"])
 
 
-def in_own_process(device: str, threads: int, env: dict[str, str]) -> Figures:
-    """`by_job` in a process that has loaded nothing else."""
-    words = [sys.executable, str(HERE), "--job", device, str(threads)]
-    done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+def run_job_in_process(device: str, threads: int, env: dict[str, str]) -> Figures:
+    """Run `run_job` in a process that has loaded nothing else."""
+    command = [sys.executable, str(HERE), "--job", device, str(threads)]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def c_sides(
-    folder: Path, threads: int, env: dict[str, str], size: int
-) -> dict[str, list[tuple[float, Side]]]:
-    """For each of our figures the C programs that measure the same, with the work of a step."""
-    num_bytes = max(2**26, 4 * last_level_cache_bytes())
-    triad = Side("C triad", [str(compiled(folder, TRIAD, REAL="double")), str(num_bytes)], env)
+def start_c_sides(folder: Path, threads: int, env: dict[str, str], size: int) -> dict[str, list[tuple[float, Side]]]:
+    """Start the C programs for each of our figures, with the work of one step."""
+    num_bytes = max(2**26, 4 * (read_last_level_cache_bytes() or 0))
+    triad = Side("C triad", [str(compile_program(folder, TRIAD, REAL="double")), str(num_bytes)], env)
     found = {"triad": [(3 * num_bytes / 1e9, triad)]}
     for dtype in REAL:
-        for name, (path, symbol, whole) in blas_libraries([]).items():
-            program = compiled(folder, GEMM, REAL=REAL[dtype], INT=whole)
-            words = [str(program), path, symbol.format(LETTER[dtype]), str(size)]
-            side = Side(f"C, {name}", words, env)
+        for name, (path, symbol, whole) in find_blas_libraries([]).items():
+            program = compile_program(folder, GEMM, REAL=REAL[dtype], INT=whole)
+            command = [str(program), path, symbol.format(LETTER[dtype]), str(size)]
+            side = Side(f"C, {name}", command, env)
             found.setdefault(f"product {dtype}", []).append((2 * size**3 / 1e9, side))
     return found
 
 
-def compared(
-    ours: Callable[[], Figures], folder: Path, threads: int, rounds: int, size: int
-) -> dict[str, Any]:
-    """Our figures against the best of C, round by round."""
+def compare_with_c(ours: Callable[[], Figures], folder: Path, threads: int, rounds: int, size: int) -> dict[str, Any]:
+    """Compare our figures with the best of C, round by round."""
     env = dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), str(threads)
     )
-    env["OMP_WAIT_POLICY"] = "passive"  # programs that wait for their turn must not spin beside ours
-    sides = c_sides(folder, threads, env, size)
+    # Programs that wait for their turn must not spin while ours run.
+    env["OMP_WAIT_POLICY"] = "passive"
+    sides = start_c_sides(folder, threads, env, size)
     mine: list[Figures] = []
     for _ in range(rounds):
         mine.append(ours())
@@ -113,16 +113,14 @@ def compared(
             for _, side in programs:
                 side.turn(STEPS[name])
     rows = {}
-    print(
-        f"\n{threads} threads, {rounds} rounds\n{'':18} {'ours':>9} {'best of C':>10} {'ours/C':>7} by round"
-    )
+    print(f"\n{threads} threads, {rounds} rounds\n{'':18} {'ours':>9} {'best of C':>10} {'ours/C':>7} by round")
     for name, programs in sides.items():
         rates = [max(work / min(side.turns[k]) for work, side in programs) for k in range(rounds)]
         own = [each[name] for each in mine]
-        work, best = min(programs, key=lambda pair: best_s(pair[1]) / pair[0])
+        work, best = min(programs, key=lambda pair: find_best_s(pair[1]) / pair[0])
         ratios = [a / b for a, b in zip(own, rates, strict=True)]
         print(
-            f"{name:18} {max(own):9.1f} {work / best_s(best):10.1f} {max(own) / max(rates):7.3f} "
+            f"{name:18} {max(own):9.1f} {work / find_best_s(best):10.1f} {max(own) / max(rates):7.3f} "
             f"{statistics.median(ratios):8.3f}  {best.name}"
         )
         rows[name] = {"ours": own, "c": rates, "best_of_c": best.name, "ratio": max(own) / max(rates)}
@@ -133,45 +131,43 @@ def compared(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=2048, help="of the matrices multiplied from C")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    figures: dict[str, Any] = {"machine": machine_line(), "num_threads": threads}
+    figures: dict[str, Any] = {"machine": describe_machine(), "num_threads": threads}
     print(figures["machine"])
     whole = all(importlib.util.find_spec(name) for name in CONTROL_SIDE)
     took: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
-        def ours() -> Figures:
+        def measure_ours() -> Figures:
             if not whole:
-                return in_own_process("cpu", threads, {"OMP_NUM_THREADS": str(threads)})
-            found, took_s, figures["doctor"] = by_doctor(threads, folder)
+                return run_job_in_process("cpu", threads, {"OMP_NUM_THREADS": str(threads)})
+            found, took_s, figures["doctor"] = run_doctor(threads, folder)
             took.append(took_s)
             return found
 
         if shutil.which("cc") is None:
-            print("no C compiler (cc) here: nothing to compare with")
-            figures["ours"] = ours()
+            print("no C compiler (cc) found: nothing to compare with")
+            figures["ours"] = measure_ours()
             print(json.dumps(figures["ours"], indent=1))
         else:
-            figures["against_c"] = compared(ours, folder, threads, args.rounds, args.size)
+            figures["against_c"] = compare_with_c(measure_ours, folder, threads, args.rounds, args.size)
     if took:
         figures["took_s"] = took
         verdict = "within" if max(took) < LIMIT_S else "BEYOND"
-        told = f"took {min(took):.1f} to {max(took):.1f} s, {verdict} {LIMIT_S:g} s"
-        print(f"\n`corewise doctor --ceilings` {told}")
+        summary = f"took {min(took):.1f} to {max(took):.1f} s, {verdict} {LIMIT_S:g} s"
+        print(f"\n`corewise doctor --ceilings` {summary}")
     else:
         print("\nthe control side is not installed here: the job was run directly, without warm parents")
     import torch
 
     if torch.cuda.is_available():
-        figures["gpu"] = {"name": torch.cuda.get_device_name(), **in_own_process("cuda", 1, {})}
+        figures["gpu"] = {"name": torch.cuda.get_device_name(), **run_job_in_process("cuda", 1, {})}
         print(json.dumps(figures["gpu"], indent=1))
     if args.out is not None:
         args.out.write_text(json.dumps(figures, indent=1) + "\n")
@@ -179,6 +175,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:
-        print(json.dumps(by_job(sys.argv[2], int(sys.argv[3]))))
+        print(json.dumps(run_job(sys.argv[2], int(sys.argv[3]))))
     else:
         main()

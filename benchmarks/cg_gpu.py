@@ -1,8 +1,9 @@
-"""Dense conjugate gradients on a GPU: the whole loop, beside a plain loop and the product alone, in turns.
+"""Compare dense conjugate gradients on a GPU with a plain loop and with the product alone, in turns.
 
-Random normal input; the numbers are checked before they are timed; times between CUDA events around many
-iterations. Then the sparse forms, beside what the triad allows. Needs torch with CUDA, numpy and Corewise's
-source folder; the largest size takes 70 GB on the GPU. Asks for the figure of an H200.
+The input is random normal, and the numbers are checked before they are timed. CUDA events around many
+iterations give the times. The sparse forms follow, compared with the bound of the triad. Needs torch with
+CUDA, numpy and Corewise's source folder. The largest size takes 70 GB on the GPU. The goals are those of an
+H200.
 
   python benchmarks/cg_gpu.py --out cg_gpu.json
   python benchmarks/cg_gpu.py --device cpu --sizes 1024 --edges 32    # where there is no GPU
@@ -18,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_runs import kernel_job, machine_line
+from kernel_runs import describe_machine, prepare_kernel_job
 
-from corewise.workloads.kernels.cg import CG
-from corewise.workloads.kernels.stream import STREAM
+from corewise.measured.workloads.kernels.cg.workload import CG
+from corewise.measured.workloads.kernels.stream import STREAM
 
 ASKED_TFLOP_PER_S = 1.05
 OURS, PLAIN, BLOCKS, WHOLE = "our loop", "plain loop", "product in blocks", "product, whole"
 Times = dict[str, list[float]]
 
 
-def seconds(function: Callable[[], Any], device: str) -> float:
-    """The time of one call, on a GPU between two events."""
+def time_call(function: Callable[[], Any], device: str) -> float:
+    """Time one call, on a GPU between two events."""
     if device == "cpu":
         began = time.perf_counter()
         function()
@@ -43,8 +44,8 @@ def seconds(function: Callable[[], Any], device: str) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def plain_loop(matrix: torch.Tensor, rhs: torch.Tensor, iterations: int) -> torch.Tensor:
-    """Conjugate gradients as one would write them down; nothing waits for the GPU here either."""
+def run_plain_loop(matrix: torch.Tensor, rhs: torch.Tensor, iterations: int) -> torch.Tensor:
+    """Run textbook conjugate gradients; nothing waits for the GPU here either."""
     x, r, p = torch.zeros_like(rhs), rhs.clone(), rhs.clone()
     rr = r @ r
     for _ in range(iterations):
@@ -58,8 +59,8 @@ def plain_loop(matrix: torch.Tensor, rhs: torch.Tensor, iterations: int) -> torc
     return rr
 
 
-def sides_of(job: Any, iterations: int) -> dict[str, Callable[[], Any]]:
-    """What takes turns: ours, and what others would do with the same matrix."""
+def build_sides(job: Any, iterations: int) -> dict[str, Callable[[], Any]]:
+    """Build the calls that take turns: ours, and plain ones on the same matrix."""
     system = job.run._system
     blocks = system.operator.data
     whole = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
@@ -67,33 +68,34 @@ def sides_of(job: Any, iterations: int) -> dict[str, Callable[[], Any]]:
     q = torch.empty_like(rhs)
     pieces = list(zip(blocks, q.split([len(block) for block in blocks]), strict=True))
 
-    def in_blocks() -> None:
+    def multiply_blocks() -> None:
         for _ in range(iterations):
             for block, out in pieces:
                 torch.mv(block, rhs, out=out)
 
-    def at_once() -> None:
+    def multiply_whole() -> None:
         for _ in range(iterations):
             torch.mv(whole, rhs, out=q)
 
     return {
         OURS: job.step,
-        PLAIN: lambda: plain_loop(whole, rhs, iterations),
-        BLOCKS: in_blocks,
-        WHOLE: at_once,
+        PLAIN: lambda: run_plain_loop(whole, rhs, iterations),
+        BLOCKS: multiply_blocks,
+        WHOLE: multiply_whole,
     }
 
 
 def take_turns(sides: dict[str, Callable[[], Any]], num_rounds: int, device: str) -> Times:
     times: Times = {name: [] for name in sides}
     for function in sides.values():
-        for _ in range(3):  # the first call runs plainly, the second records a graph
+        # The first call runs plainly, the second records a graph.
+        for _ in range(3):
             function()
     for number in range(num_rounds):
         names = list(sides)
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            times[name].append(seconds(sides[name], device))
+            times[name].append(time_call(sides[name], device))
     return times
 
 
@@ -105,10 +107,10 @@ def clear(device: str) -> None:
 
 def measure_dense(size: int, options: argparse.Namespace) -> dict[str, Any]:
     args = {"matrix": "dense", "size": size, "iterations": options.iterations}
-    job: Any = kernel_job("cg", "torch", "float64", options.threads, args, device=options.device)
+    job: Any = prepare_kernel_job("cg", "torch", "float64", options.threads, args, device=options.device)
     solver = job.run._system.solver
-    times = take_turns(sides_of(job, options.iterations), options.rounds, options.device)
-    flops = CG.work("infer", args, "float64").flops_per_sample
+    times = take_turns(build_sides(job, options.iterations), options.rounds, options.device)
+    flops = CG.count_work("infer", args, "float64").flops_per_sample
     rates = {name: flops / statistics.median(each) / 1e12 for name, each in times.items()}
     graphs = [getattr(each, "num_graphs", 0) for each in solver._compiled.values()]
     return {
@@ -117,32 +119,27 @@ def measure_dense(size: int, options: argparse.Namespace) -> dict[str, Any]:
         "num_graphs": sum(graphs),
         "reached": rates[OURS] >= ASKED_TFLOP_PER_S,
         "times_s": times,
-        "facts": {name: value for name, value in job.facts().items() if name.startswith("gpu")},
+        "facts": {name: value for name, value in job.read_facts().items() if name.startswith("gpu")},
     }
 
 
 def measure_sparse(matrix: str, edge: int, options: argparse.Namespace) -> dict[str, Any]:
     args = {"matrix": matrix, "size": edge, "iterations": options.iterations}
-    job: Any = kernel_job("cg", "torch", "float64", options.threads, args, device=options.device)
+    job: Any = prepare_kernel_job("cg", "torch", "float64", options.threads, args, device=options.device)
     triad_args = {"operation": "triad", "size_bytes": options.triad_bytes}
-    triad: Any = kernel_job("stream", "torch", "float64", options.threads, triad_args, device=options.device)
+    triad: Any = prepare_kernel_job("stream", "torch", "float64", options.threads, triad_args, device=options.device)
     times = take_turns({"cg": job.step, "triad": triad.step}, options.rounds, options.device)
     num_bytes = {
-        "cg": CG.work("infer", args, "float64"),
-        "triad": STREAM.work("infer", triad_args, "float64"),
+        "cg": CG.count_work("infer", args, "float64"),
+        "triad": STREAM.count_work("infer", triad_args, "float64"),
     }
-    rates = {
-        name: work.bytes_per_sample / statistics.median(times[name]) / 1e12
-        for name, work in num_bytes.items()
-    }
+    rates = {name: work.bytes_per_sample / statistics.median(times[name]) / 1e12 for name, work in num_bytes.items()}
     fraction = rates["cg"] / rates["triad"]
     return {"tbyte_per_s": rates, "fraction_of_bound": fraction, "times_s": times}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[16384, 32768, 65536])
     parser.add_argument("--edges", type=int, nargs="*", default=[256], help="of the stencil's cube")
     parser.add_argument("--iterations", type=int, default=100, help="of one solve; the paper: 500")
@@ -155,12 +152,13 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("torch sees no CUDA device here; --device cpu tries the script")
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else "no GPU"
-    figures: dict[str, Any] = {"machine": machine_line(), "gpu": gpu, "torch": torch.__version__}
+    figures: dict[str, Any] = {"machine": describe_machine(), "gpu": gpu, "torch": torch.__version__}
     print(f"{gpu}, torch {torch.__version__}; {figures['machine']}")
 
     def keep(name: str, found: dict[str, Any]) -> None:
         figures[name] = found
-        if options.out:  # after each case, so that an interrupted run leaves what it had
+        # The file is written after each case, so an interrupted run keeps its results.
+        if options.out:
             options.out.write_text(json.dumps(figures, indent=1) + "\n")
 
     print(f"Tflop/s (median)  {OURS:>9} {PLAIN:>11} {BLOCKS:>18} {WHOLE:>15}  blocks, graphs, asked")

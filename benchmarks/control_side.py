@@ -1,4 +1,4 @@
-"""Seconds of `corewise --help` and `corewise doctor`, and the CPU share of the parent while a trial runs."""
+"""Time `corewise --help` and `corewise doctor`, and measure the parent's CPU share while a trial runs."""
 
 import argparse
 import statistics
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
-from measuring import WORKLOADS, keep, machine_line, show_seconds
+from measuring import WORKLOADS, describe_machine, show_seconds, write_figures
 
 STUDY = """
 question: Does the parent sleep?
@@ -21,20 +21,20 @@ protocol: {{min_runs: 1, max_runs: 1, min_sample_s: {seconds}, max_samples: 1000
 """
 
 
-def command_s(words: list[str]) -> float:
-    """Seconds of one command."""
+def time_command(arguments: list[str]) -> float:
+    """Return the seconds of one command."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "corewise", *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "corewise", *arguments], check=True, capture_output=True)
     return time.perf_counter() - began
 
 
-def parent_share(seconds: float) -> float:
-    """The parent's CPU time over wall time while its trial is being sampled."""
+def measure_parent_share(seconds: float) -> float:
+    """Return the parent's CPU time over wall time while its trial is sampled."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder) / "study.yaml"
         study.write_text(STUDY.format(workloads=WORKLOADS, seconds=seconds))
-        words = [sys.executable, "-m", "corewise", "run", str(study), "--store", f"{folder}/store"]
-        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        arguments = [sys.executable, "-m", "corewise", "run", str(study), "--store", f"{folder}/store"]
+        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as process:
             parent = psutil.Process(process.pid)
             while not any("cw-rank" in child.name() for child in parent.children(recursive=True)):
                 time.sleep(0.05)
@@ -51,9 +51,7 @@ def parent_share(seconds: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="length of the trial that the parent watches"
-    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of the trial that the parent watches")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     commands = {
@@ -63,13 +61,13 @@ def main() -> None:
     }
     rows: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(args.repeats):
-        for name, words in commands.items():
-            rows[name].append(command_s(words))
-    share = parent_share(args.seconds)
-    print(machine_line())
+        for name, arguments in commands.items():
+            rows[name].append(time_command(arguments))
+    share = measure_parent_share(args.seconds)
+    print(describe_machine())
     show_seconds(rows)
     print(f"parent's share of one CPU while a trial runs: {share:.3%}")
-    keep(
+    write_figures(
         args.out, seconds=rows, parent_share=share, medians={n: statistics.median(v) for n, v in rows.items()}
     )
 

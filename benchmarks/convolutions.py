@@ -1,7 +1,7 @@
-"""The timed loop around a convolution against the bare operator, the kernel alone, and benchdnn.
+"""Compare the timed loop around a convolution with the bare operator, the kernel alone, and benchdnn.
 
 For each of the 20 published convolutions of ResNet-50, in one process and by turns:
-  bare      torch.nn.functional.conv2d, or its backward operator, in a loop of three lines on its own tensors
+  bare      torch.nn.functional.conv2d, or its backward operator, in a three-line loop on separate tensors
   ours      a step of the workload `convolution` (plain tensors, reorders included) in the worker's timed loop
   alone     the workload with reorders excluded: channels last, weights prepared; the rest is the tax
   benchdnn  oneDNN's own program on the same problem, if it is named
@@ -11,7 +11,7 @@ For each of the 20 published convolutions of ResNet-50, in one process and by tu
   python benchmarks/convolutions.py --device cuda --mb 256 --dtype bfloat16
 
 Needs torch and numpy alone. A figure of a round is its mean step; a ratio is the median over pairs of rounds.
-Beside other load, with --threads 1, look at the ratio of CPU times: the clock then counts others' turns too.
+With other load on the machine use --threads 1 and the ratio of CPU times: wall time includes others' turns.
 """
 
 import argparse
@@ -31,61 +31,67 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
 
-from corewise.runtimes.base import Infeasible, RankContext
-from corewise.runtimes.torch.convolution import WANTED, arguments_of, prepare_convolution
-from corewise.worker.sampling import Go, sample
-from corewise.workloads.primitives.benchdnn import BenchdnnError, benchdnn_words, run_first_known
-from corewise.workloads.primitives.convolution import DIRECTIONS, is_forward, separated_types, types_of
-from corewise.workloads.primitives.problem import ConvolutionProblem, parse_convolution
-from corewise.workloads.primitives.shipped_problems import shipped_problems
+from corewise.measured.parameters import Device, DType, MemoryFormat, Mode, TrialParameters
+from corewise.measured.runtimes.base import Infeasible, RankContext
+from corewise.measured.runtimes.torch.primitives.convolution import OUTPUT_MASKS, build_arguments, prepare_convolution
+from corewise.measured.worker.sampling import SamplingPlan, take_samples
+from corewise.measured.workloads.primitives.benchdnn import BenchdnnError, build_benchdnn_command, run_first_known
+from corewise.measured.workloads.primitives.convolution import (
+    DIRECTIONS,
+    format_benchdnn_types,
+    is_forward,
+    separate_types,
+)
+from corewise.measured.workloads.primitives.convolution_problem import ConvolutionProblem, parse_convolution
+from corewise.measured.workloads.primitives.shipped_problems import load_shipped_problems
 
 PROBLEMS = "pytorch-cpus"
 WARM_UP_ROUNDS = 1
 
 
-def parameters(
-    options: argparse.Namespace, problem: str, memory_format: str, reorders: str
-) -> dict[str, Any]:
-    """A trial's parameters, as the worker would get them."""
-    return {
-        "workload": "convolution", "mode": "infer", "device": options.device, "processes": 1,
-        "threads": options.threads, "interop_threads": None, "batch": 1, "batch_scope": "process",
-        "dtype": options.dtype, "memory_format": memory_format, "execution": "eager", "freezing": "none",
-        "math": "vendor", "float32_precision": "default", "denormals": "default", "data": "synthetic",
-        "loader_workers": 0, "args.problem": problem, "args.direction": options.direction,
-        "args.reorders": reorders, "args.mb": options.mb,
-    }  # fmt: skip
+def make_parameters(options: argparse.Namespace, problem: str, memory_format: str, reorders: str) -> TrialParameters:
+    """Return a trial's parameters as the worker would receive them."""
+    return TrialParameters(
+        workload="convolution",
+        mode=Mode.INFER,
+        device=Device(options.device),
+        threads=options.threads,
+        batch=1,
+        dtype=DType(options.dtype),
+        memory_format=MemoryFormat(memory_format),
+        arguments={
+            "problem": problem, "direction": options.direction, "reorders": reorders, "mb": options.mb,
+        },
+    )  # fmt: skip
 
 
-def bare_operator(
-    problem: ConvolutionProblem, options: argparse.Namespace, seed: int = 1
-) -> Callable[[], Any]:
-    """The operator as anyone would call it, on tensors of its own."""
+def build_bare_operator(problem: ConvolutionProblem, options: argparse.Namespace, seed: int = 1) -> Callable[[], Any]:
+    """Return the plain operator on separate tensors."""
     dtype, device = getattr(torch, options.dtype), options.device
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(shape: tuple[int, ...]) -> torch.Tensor:
+    def draw_normal(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    source, weights = normal(problem.source_shape), normal(problem.weights_shape)
-    arguments = arguments_of(problem)
+    source, weights = draw_normal(problem.source_shape), draw_normal(problem.weights_shape)
+    arguments = build_arguments(problem)
     stride, padding, dilation, groups = arguments.values()
     if is_forward(options.direction):
-        bias = normal((problem.oc,)) if options.direction == "FWD_B" else None
+        bias = draw_normal((problem.oc,)) if options.direction == "FWD_B" else None
         weights.requires_grad_(options.direction != "FWD_I")
         return lambda: torch.nn.functional.conv2d(source, weights, bias, stride, padding, dilation, groups)
-    gradient = normal(problem.destination_shape)
-    backward, wanted = torch.ops.aten.convolution_backward.default, WANTED[options.direction]
+    gradient = draw_normal(problem.destination_shape)
+    backward, wanted = torch.ops.aten.convolution_backward.default, OUTPUT_MASKS[options.direction]
     rest = ([problem.oc], stride, padding, dilation, False, [0, 0], groups, wanted)
     return lambda: backward(gradient, source, weights, *rest)
 
 
-def bare_step(problem: ConvolutionProblem, options: argparse.Namespace, job: Any) -> Callable[[], Any]:
-    """As many plain executions as a step of the job has; on a GPU on as many inputs in turn."""
+def build_bare_step(problem: ConvolutionProblem, options: argparse.Namespace, job: Any) -> Callable[[], Any]:
+    """Return as many plain executions as a step of the job has; on a GPU, on as many inputs in turn."""
     if options.device == "cpu":
-        return bare_operator(problem, options)
-    num_inputs = int(job.facts()["num_inputs_in_turn"])
-    operators = [bare_operator(problem, options, seed) for seed in range(1, num_inputs + 1)]
+        return build_bare_operator(problem, options)
+    num_inputs = int(job.read_facts()["num_inputs_in_turn"])
+    operators = [build_bare_operator(problem, options, seed) for seed in range(1, num_inputs + 1)]
     num_rounds = round(job.samples_per_step) // num_inputs
 
     def step() -> None:
@@ -97,7 +103,7 @@ def bare_step(problem: ConvolutionProblem, options: argparse.Namespace, job: Any
 
 
 def time_bare(operate: Callable[[], Any], num_steps: int, device: str) -> float:
-    """Seconds of a step in a plain loop."""
+    """Return the seconds of a step in a plain loop."""
     wait = torch.cuda.synchronize if device == "cuda" else None
     began = time.perf_counter()
     for _ in range(num_steps):
@@ -108,31 +114,31 @@ def time_bare(operate: Callable[[], Any], num_steps: int, device: str) -> float:
 
 
 def time_ours(step: Callable[[], Any], num_steps: int, bests: list[float]) -> float:
-    """Seconds of a step in the worker's loop, which reads the clock after each; the shortest is kept."""
-    found = sample(step, Go(time.monotonic_ns(), num_steps, 1, 0.0))
+    """Return the mean seconds of a step in the worker's loop, and append the shortest to `bests`."""
+    found = take_samples(step, SamplingPlan(time.monotonic_ns(), num_steps, 1, 0.0))
     bests.append(min(found.samples_s))
     return statistics.fmean(found.samples_s)
 
 
 def measure(number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one problem."""
+    """Measure the figures of one problem."""
     text = f"{PROBLEMS}:{number}"
-    problem = parse_convolution(shipped_problems(PROBLEMS)[number - 1]).with_mb(options.mb)
+    problem = parse_convolution(load_shipped_problems(PROBLEMS)[number - 1]).replace_mb(options.mb)
     context = RankContext(0, 1, "", options.threads)
-    ours = prepare_convolution(parameters(options, text, "contiguous", "included"), context)
+    ours = prepare_convolution(make_parameters(options, text, "contiguous", "included"), context)
     check = ours.check()
     if not check.passed:
         raise SystemExit(f"{text}: wrong numbers, error {check.error:g} of {check.tolerance:g} allowed")
-    alone = prepare_convolution(parameters(options, text, "channels_last", "excluded"), context)
+    alone = prepare_convolution(make_parameters(options, text, "channels_last", "excluded"), context)
     alone_check = alone.check()
-    bare = bare_step(problem, options, ours)
+    bare = build_bare_step(problem, options, ours)
     bests: dict[str, list[float]] = {"ours": [], "alone": []}
     sides: dict[str, Callable[[int], float]] = {
         "bare": lambda n: time_bare(bare, n, options.device),
         "ours": lambda n: time_ours(ours.step, n, bests["ours"]),
         "alone": lambda n: time_ours(alone.step, n, bests["alone"]),
     }
-    # Of the operator in a step: on a GPU many.
+    # Executions of the operator in a step; on a GPU there are many.
     executions = dict.fromkeys(("bare", "ours"), ours.samples_per_step) | {"alone": alone.samples_per_step}
     once_s = time_bare(bare, 2, options.device)
     num_steps = max(1, round(options.round_s / once_s))
@@ -152,47 +158,48 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, Any]:
         "rounds_s": rounds, "rounds_cpu_s": cpu_rounds,
         "alone_best_s": min(bests["alone"]) / executions["alone"],
         "gflop": problem.flops / 1e9, "check_error": check.error, "alone_check_error": alone_check.error,
-        "ours_facts": _onednn(ours.facts()), "alone_facts": _onednn(alone.facts()),
-        "benchdnn": benchdnn_figure(str(problem), options),
+        "ours_facts": _select_onednn_facts(ours.read_facts()), "alone_facts": _select_onednn_facts(alone.read_facts()),
+        "benchdnn": run_benchdnn(str(problem), options),
     }  # fmt: skip
 
 
-def _onednn(facts: Any) -> dict[str, Any]:
+def _select_onednn_facts(facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if "onednn" in name}
 
 
-def benchdnn_figure(problem: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """benchdnn's times for the problem, if the program was named."""
+def run_benchdnn(problem: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return benchdnn's times for the problem if --benchdnn names the program."""
     if not options.benchdnn:
         return None
-    types = types_of(options.dtype, "u8")
-    commands = [  # older programs know `cfg` alone
-        benchdnn_words(
+    types = format_benchdnn_types(options.dtype, "u8")
+    # Older versions of benchdnn know only `cfg`.
+    commands = [
+        build_benchdnn_command(
             options.benchdnn,
             "conv",
             problem,
             {"dir": options.direction, option: value},
             max_ms=round(3000 * options.round_s),
         )
-        for option, value in (("dt", separated_types(types)), ("cfg", types))
+        for option, value in (("dt", separate_types(types)), ("cfg", types))
     ]
     try:
-        return dict(run_first_known(commands, options.threads).facts())
+        return dict(run_first_known(commands, options.threads).to_facts())
     except BenchdnnError as error:
         return {"error": str(error)}
 
 
-def paired(rounds: dict[str, list[float]], above: str, below: str) -> float:
-    """The median of the ratios of rounds that were measured beside each other."""
+def compute_paired_ratio(rounds: dict[str, list[float]], above: str, below: str) -> float:
+    """Return the median ratio of rounds that were measured one after the other."""
     return statistics.median(a / b for a, b in zip(rounds[above], rounds[below], strict=True))
 
 
-def geometric_mean(values: list[float]) -> float:
+def compute_geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def show(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Prints the table; the figures over all problems."""
+    """Print the table and return the figures over all problems."""
     print(
         f"{'':>3} {'bare ms':>9} {'ours ms':>9} {'ours/bare':>9} {'CPU time':>8} {'alone ms':>9} {'tax':>6} "
         f"{'benchdnn':>9} {'alone/b.':>8}  kernel alone"
@@ -200,35 +207,36 @@ def show(results: list[dict[str, Any]]) -> dict[str, float]:
     loops, of_cpu, taxes, against = [], [], [], []
     for one in results:
         rounds = one["rounds_s"]
-        loops.append(paired(rounds, "ours", "bare"))
-        of_cpu.append(paired(one["rounds_cpu_s"], "ours", "bare"))
-        taxes.append(paired(rounds, "ours", "alone"))
+        loops.append(compute_paired_ratio(rounds, "ours", "bare"))
+        of_cpu.append(compute_paired_ratio(one["rounds_cpu_s"], "ours", "bare"))
+        taxes.append(compute_paired_ratio(rounds, "ours", "alone"))
         median = {name: 1e3 * statistics.median(values) for name, values in rounds.items()}
         theirs_s = (one["benchdnn"] or {}).get("benchdnn_min_s")
-        words = f"{'-':>9} {'-':>8}"
+        comparison = f"{'-':>9} {'-':>8}"
         if theirs_s:
-            against.append(one["alone_best_s"] / theirs_s)  # both the best of all executions
-            words = f"{1e3 * theirs_s:9.3f} {against[-1]:8.3f}"
+            # Both are the best of all executions.
+            against.append(one["alone_best_s"] / theirs_s)
+            comparison = f"{1e3 * theirs_s:9.3f} {against[-1]:8.3f}"
         kernels = ", ".join(one["alone_facts"].get("onednn_kernels", []))
         print(
             f"{one['number']:>3} {median['bare']:9.3f} {median['ours']:9.3f} "
             f"{loops[-1]:9.4f} {of_cpu[-1]:8.4f} "
-            f"{median['alone']:9.3f} {100 * (taxes[-1] - 1):5.0f}% {words}  {kernels}"
+            f"{median['alone']:9.3f} {100 * (taxes[-1] - 1):5.0f}% {comparison}  {kernels}"
         )
     summary = {
-        "ours_over_bare": geometric_mean(loops),
-        "ours_over_bare_in_cpu_time": geometric_mean(of_cpu),
-        "ours_over_alone": geometric_mean(taxes),
+        "ours_over_bare": compute_geometric_mean(loops),
+        "ours_over_bare_in_cpu_time": compute_geometric_mean(of_cpu),
+        "ours_over_alone": compute_geometric_mean(taxes),
     }
     if against:
-        summary["best_alone_over_best_benchdnn"] = geometric_mean(against)
+        summary["best_alone_over_best_benchdnn"] = compute_geometric_mean(against)
     for name, value in summary.items():
         print(f"{name:32} {value:.4f}  geometric mean of {len(results)}")
     return summary
 
 
-def machine() -> dict[str, Any]:
-    """The machine, the software and the date."""
+def describe_machine() -> dict[str, Any]:
+    """Return the machine, the software and the date."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -242,9 +250,7 @@ def machine() -> dict[str, Any]:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the raw figures here as JSON")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--mb", type=int, default=16, help="minibatch; 0: 256, as published")
@@ -258,8 +264,8 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def numbers(text: str) -> list[int]:
-    """The numbers that `1-3,7` stands for."""
+def parse_numbers(text: str) -> list[int]:
+    """Parse numbers such as `1-3,7`."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -271,23 +277,21 @@ def main() -> None:
     options = read_options()
     torch.set_num_threads(options.threads)
     results = []
-    for number in numbers(options.problems):
+    for number in parse_numbers(options.problems):
         if sys.stderr.isatty():
             print(f"problem {number}", end="\r", file=sys.stderr)
         try:
             results.append(measure(number, options))
         except Infeasible as reason:
-            print(f"problem {number} does not exist here: {reason}")
+            print(f"problem {number} is not available here: {reason}")
     if not results:
         raise SystemExit("nothing was measured")
-    about = {**machine(), "threads": options.threads, "mb": options.mb, "direction": options.direction}
+    about = {**describe_machine(), "threads": options.threads, "mb": options.mb, "direction": options.direction}
     print(f"{about['cpu']}, {options.threads} threads, torch {about['torch']}, load {about['load'][0]:.1f}")
     summary = show(results)
     if options.out is not None:
         aside = options.out.with_suffix(".part")
-        aside.write_text(
-            json.dumps({"machine": about, "summary": summary, "problems": results}, indent=1) + "\n"
-        )
+        aside.write_text(json.dumps({"machine": about, "summary": summary, "problems": results}, indent=1) + "\n")
         os.replace(aside, options.out)
 
 

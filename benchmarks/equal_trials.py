@@ -1,11 +1,11 @@
-"""Are equal trials called equal, is a planted 5 % slowdown found, and is a co-runner noticed?
+"""Check that equal trials are called equal, that a planted 5 % slowdown is found, and a co-runner noticed.
 
-One convolution workload is measured in many sessions, one after another, each a study of its own run by the
-engine as `corewise run` does: fresh processes, trials interleaved. Half of a session's trials are equal, half
-carry one more convolution per twenty: arithmetic, no sleeping. A pair is a trial of one session and its
-namesake of the next or the one after, minutes apart. Beside our rule stand, on the very same data, the fixed
-7 % threshold that a well-known model benchmark uses and a plain t test over pooled steps. The store is kept:
-an interrupted benchmark goes on when it is started again.
+One convolution workload is measured in many sessions, one after another. Each session is a study, run as
+`corewise run` does: fresh processes, trials interleaved. Half of a session's trials are equal, half have one
+more convolution per twenty. A pair is a trial of one session and its
+namesake of the next or the one after, minutes apart. Two other rules judge the same data: the fixed 7 %
+threshold of a well-known model benchmark, and a plain t test over pooled steps. The store is kept: run an
+interrupted benchmark again to resume it.
 """
 
 import argparse
@@ -15,15 +15,15 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import WORKLOADS, keep, machine_line, plan_of
+from measuring import WORKLOADS, describe_machine, plan_text, write_figures
 from scipy.stats import ttest_ind
 
-from corewise.cli.progress import Silent
-from corewise.engine.run import StudyRun
-from corewise.spec.record import Record
-from corewise.stats.compare import compare
-from corewise.stats.occasions import compare_occasions
+from corewise.cli.render.run_progress import SilentObserver
+from corewise.run.study_runner import StudyRun
+from corewise.stats.occasion_comparison import compare_occasions
+from corewise.stats.trial_comparison import compare_trials
 from corewise.store.store import Store
+from corewise.study.record import Record
 
 STUDY = """
 question: Are equal trials equal?
@@ -36,15 +36,14 @@ protocol: {{min_runs: {min_runs}, max_runs: {max_runs}, target_interval: 0.01, m
            max_repeats_disturbed: {max_repeats}}}
 """
 FIXED_THRESHOLD = 0.07
-TRIALS_A_SESSION = 15  # equal ones; as many slowed ones beside them
+# Equal trials of a session; it has as many slowed ones.
+TRIALS_A_SESSION = 15
 
 Session = dict[tuple[int, int], Record]
 
 
-def measure(
-    args: argparse.Namespace, repeats: list[int], occasions: list[int], max_repeats: int = 2
-) -> Session:
-    """One session's records, by (repeats, occasion)."""
+def measure(args: argparse.Namespace, repeats: list[int], occasions: list[int], max_repeats: int = 2) -> Session:
+    """Measure one session; return its records by (repeats, occasion)."""
     study = STUDY.format(
         workloads=WORKLOADS,
         repeats=repeats,
@@ -54,46 +53,46 @@ def measure(
         max_runs=args.max_runs,
         max_repeats=max_repeats,
     )
-    plan = plan_of(study)
+    plan = plan_text(study)
     store = Store.open(args.store)
-    StudyRun(plan, store, Silent()).execute()
+    StudyRun(plan, store, SilentObserver()).execute()
     mine = {trial.trial_id for trial in plan.trials}
-    records = [r for r in store.records().records if r.trial_id in mine]
+    records = [r for r in store.read_records().records if r.trial_id in mine]
     bad = [r.reason for r in records if r.status != "ok"]
     if bad:
         raise SystemExit(f"a trial failed: {bad[0]}")
     return {(r.params["args.repeats"], r.params["args.occasion"] % TRIALS_A_SESSION): r for r in records}
 
 
-def pairs_of_sessions(num: int) -> list[tuple[int, int]]:
-    """Sessions next to each other, then those two apart."""
+def pair_sessions(num: int) -> list[tuple[int, int]]:
+    """Pair sessions next to each other, then those two apart."""
     return [(i, i + lag) for lag in (1, 2) for i in range(num - lag)]
 
 
-def medians(record: Record) -> list[float]:
+def read_medians(record: Record) -> list[float]:
     return [run["metrics"]["step_s"] for run in record.runs]
 
 
-def verdicts(a: Record, b: Record, args: argparse.Namespace) -> dict[str, str]:
-    """What each rule says of B against A: faster, slower or same."""
+def judge_pair(a: Record, b: Record, args: argparse.Namespace) -> dict[str, str]:
+    """Return each rule's verdict on B against A: faster, slower or same."""
     looks = (args.min_runs, args.max_runs)
-    ratio = statistics.median(medians(b)) / statistics.median(medians(a))
+    ratio = statistics.median(read_medians(b)) / statistics.median(read_medians(a))
     pooled = float(ttest_ind(a.samples_s, b.samples_s, equal_var=False).pvalue)
     pooled_ratio = statistics.fmean(b.samples_s) / statistics.fmean(a.samples_s)
     return {
-        "corewise": compare_occasions(medians(a), medians(b), looks=looks).verdict,
-        "Welch over process medians": compare(medians(a), medians(b), looks=looks).verdict,
-        "fixed threshold of 7 %": direction(ratio, abs(ratio - 1) > FIXED_THRESHOLD),
-        "t test over pooled steps": direction(pooled_ratio, pooled < 0.05),
+        "corewise": compare_occasions(read_medians(a), read_medians(b), looks=looks).verdict,
+        "Welch over process medians": compare_trials(read_medians(a), read_medians(b), looks=looks).verdict,
+        "fixed threshold of 7 %": name_direction(ratio, abs(ratio - 1) > FIXED_THRESHOLD),
+        "t test over pooled steps": name_direction(pooled_ratio, pooled < 0.05),
     }
 
 
-def direction(ratio: float, different: bool) -> str:
+def name_direction(ratio: float, different: bool) -> str:
     return ("slower" if ratio > 1 else "faster") if different else "same"
 
 
-def co_runner(args: argparse.Namespace) -> dict[str, int]:
-    """Runs marked as disturbed with a busy process on the trial's CPU, and without."""
+def measure_with_co_runner(args: argparse.Namespace) -> dict[str, int]:
+    """Count runs marked as disturbed, with a busy process on the trial's CPU and without."""
     cpu = min(plan_cpus(args))
     counts = {}
     for number, name in enumerate(("without", "with")):
@@ -113,15 +112,9 @@ def co_runner(args: argparse.Namespace) -> dict[str, int]:
 
 def plan_cpus(args: argparse.Namespace) -> tuple[int, ...]:
     study = STUDY.format(
-        workloads=WORKLOADS,
-        repeats=[20],
-        occasions=[0],
-        threads=args.threads,
-        min_runs=1,
-        max_runs=1,
-        max_repeats=0,
+        workloads=WORKLOADS, repeats=[20], occasions=[0], threads=args.threads, min_runs=1, max_runs=1, max_repeats=0
     )
-    return plan_of(study).trials[0].ranks[0].cpus
+    return plan_text(study).trials[0].ranks[0].cpus
 
 
 def main() -> None:
@@ -135,24 +128,22 @@ def main() -> None:
     args = parser.parse_args()
     began = time.monotonic()
     sessions: list[Session] = []
-    while len(pairs_of_sessions(len(sessions))) * TRIALS_A_SESSION < args.pairs:
+    while len(pair_sessions(len(sessions))) * TRIALS_A_SESSION < args.pairs:
         first = len(sessions) * TRIALS_A_SESSION
         sessions.append(measure(args, [20, 21], list(range(first, first + TRIALS_A_SESSION))))
         print(f"session {len(sessions)} done after {time.monotonic() - began:.0f} s", flush=True)
-    marked = co_runner(args)
+    marked = measure_with_co_runner(args)
     places = [
-        (sessions[old], sessions[new], k)
-        for old, new in pairs_of_sessions(len(sessions))
-        for k in range(TRIALS_A_SESSION)
+        (sessions[old], sessions[new], k) for old, new in pair_sessions(len(sessions)) for k in range(TRIALS_A_SESSION)
     ][: args.pairs]
-    equal = [verdicts(old[20, k], new[20, k], args) for old, new, k in places]
-    slower = [verdicts(old[20, k], new[21, k], args) for old, new, k in places]
+    equal = [judge_pair(old[20, k], new[20, k], args) for old, new, k in places]
+    slower = [judge_pair(old[20, k], new[21, k], args) for old, new, k in places]
     steps = {
-        n: [statistics.median(medians(s[n, k])) for s in sessions for k in range(TRIALS_A_SESSION)]
+        n: [statistics.median(read_medians(s[n, k])) for s in sessions for k in range(TRIALS_A_SESSION)]
         for n in (20, 21)
     }
     planted = statistics.median(b / a for a, b in zip(steps[20], steps[21], strict=True))
-    print(machine_line())
+    print(describe_machine())
     print(f"{len(places)} pairs of sessions one or two apart; {len(sessions)} sessions")
     print(f"planted: one convolution more per twenty; seen within sessions: {planted - 1:+.2%}")
     print(f"{'rule':28} {'false verdicts':>15} {'slowdowns found':>16}")
@@ -165,7 +156,7 @@ def main() -> None:
         print(f"{rule:28} {table[rule]['false']:15.1%} {table[rule]['found']:16.1%}")
     print(f"co-runner: {marked['marked_with']} of {marked['runs_with']} runs marked with it, ", end="")
     print(f"{marked['marked_without']} of {marked['runs_without']} without")
-    keep(
+    write_figures(
         args.out, table=table, num_pairs=len(places), planted_ratio=planted, co_runner=marked, medians_s=steps
     )
 

@@ -1,10 +1,10 @@
-"""STREAM's triad and products of matrices on a GPU through our kernels, timed with CUDA events.
+"""Time STREAM's triad and matrix products on a GPU through our kernels, with CUDA events.
 
-Random normal input; arrays larger than the cache; numbers checked before they are timed; clocks recorded
-while it computes. Wants torch with CUDA, numpy, and Corewise's source folder; the figures asked for are those
-of an H200. *Cool* are the first steps after a pause, *warm* those after many: products draw all the power a
-GPU may take, and its clock falls. A case takes `--seconds` of steps at the most; what it took to make and
-check its numbers, which come back to the host for it, is told beside.
+The input is random normal and larger than the cache. Numbers are checked before they are timed, and clocks are
+recorded meanwhile. Needs torch with CUDA, numpy, and Corewise's source folder. The goals are those of an H200.
+*Cool* are the first steps after a pause, *warm* those after many: products draw the full power of a GPU, and
+its clock falls. A case takes at most `--seconds` of steps. The time to prepare and check it, which copies
+results to the host, is shown too.
 
   python benchmarks/kernels_gpu.py --out kernels_gpu.json
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_runs import kernel_job, machine_line
+from kernel_runs import describe_machine, prepare_kernel_job
 
 GIB = 2**30
 COOLING_S, NUM_FIRST = 1.5, 3
@@ -28,7 +28,7 @@ LEAST_STEPS = 5
 Case = tuple[str, str, dict[str, str], dict[str, Any], float, str, float | None]
 
 
-def cases(size: int, size_bytes: int) -> dict[str, Case]:
+def list_cases(size: int, size_bytes: int) -> dict[str, Case]:
     flops = 2 * size**3 / 1e12
     passes = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
     memory = {
@@ -57,8 +57,8 @@ def cases(size: int, size_bytes: int) -> dict[str, Case]:
     return {**memory, **products}
 
 
-def event_times_s(step: Callable[[], None], num_steps: int, seconds: float = math.inf) -> list[float]:
-    """The time of each step between two events on its stream; fewer steps where they take longer."""
+def time_with_events(step: Callable[[], None], num_steps: int, seconds: float = math.inf) -> list[float]:
+    """Time each step between two events on its stream; slow steps are fewer."""
     times: list[float] = []
     while len(times) < num_steps and (len(times) < LEAST_STEPS or sum(times) < seconds):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -73,16 +73,18 @@ def event_times_s(step: Callable[[], None], num_steps: int, seconds: float = mat
 def measure(case: Case, num_steps: int, seconds: float) -> dict[str, Any]:
     kernel, dtype, settings, args, work, unit, asked = case
     began = time.perf_counter()
-    torch.set_float32_matmul_precision("highest")  # what the case before has set
-    job = kernel_job(kernel, "torch", dtype, 1, args, device="cuda", **settings)
+    # The previous case may have set another precision.
+    torch.set_float32_matmul_precision("highest")
+    job = prepare_kernel_job(kernel, "torch", dtype, 1, args, device="cuda", **settings)
     job.step()
     torch.cuda.synchronize()
     prepared_s = time.perf_counter() - began
     time.sleep(COOLING_S)
-    first_s = event_times_s(job.step, NUM_FIRST)  # before power and heat take the clock down
-    event_times_s(job.step, num_steps // 5, seconds / 4)
-    times_s = event_times_s(job.step, num_steps, seconds)
-    known = job.facts()
+    # These steps run before power and heat lower the clock.
+    first_s = time_with_events(job.step, NUM_FIRST)
+    time_with_events(job.step, num_steps // 5, seconds / 4)
+    times_s = time_with_events(job.step, num_steps, seconds)
+    known = job.read_facts()
     facts = {name: known[name] for name in known if name.startswith("gpu")}
     job.close()
     del job
@@ -104,9 +106,7 @@ def measure(case: Case, num_steps: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=16384, help="of the matrices")
     parser.add_argument("--size-bytes", type=int, default=4 * GIB, help="of each array of STREAM")
     parser.add_argument("--steps", type=int, default=50)
@@ -115,19 +115,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device here")
+        raise SystemExit("torch finds no CUDA device")
     gpu = torch.cuda.get_device_name()
-    figures: dict[str, Any] = {"machine": machine_line(), "gpu": gpu, "torch": torch.__version__}
+    figures: dict[str, Any] = {"machine": describe_machine(), "gpu": gpu, "torch": torch.__version__}
     print(f"{gpu}, torch {torch.__version__}; {figures['machine']}")
     rest = "SM MHz, power when warm; made and checked in"
     print(f"{'':20} {'cool':>9} {'warm':>9} {'best':>9} {'':8} {'asked':>7}  {rest}")
-    for name, case in cases(args.size, args.size_bytes).items():
+    for name, case in list_cases(args.size, args.size_bytes).items():
         if args.only and args.only not in name:
             continue
         print(f"{name:20} ", end="", flush=True)
         try:
             found = measure(case, args.steps, args.seconds)
-        except Exception as problem:  # one format that is not there must not cost the others
+        # A format that is not supported must not stop the others.
+        except Exception as problem:
             print(f"failed: {type(problem).__name__}: {problem}", flush=True)
             figures[name] = {"failed": str(problem)}
             continue
@@ -138,7 +139,8 @@ def main() -> None:
         rates = " ".join(f"{found[each]:9.3f}" for each in ("first", "median", "best"))
         made = f"{found['prepared_s']:.1f} s"
         print(f"{rates} {found['unit']:8} {asked:>7}  {clocks}; {made}", flush=True)
-        if args.out is not None:  # after each case, so that an interrupted run leaves what it had
+        # The file is written after each case, so an interrupted run keeps its results.
+        if args.out is not None:
             args.out.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
-"""Seconds of an empty Python under `corewise launch`, torchrun and run_cpu, beside plain python.
+"""Time an empty Python program under `corewise launch`, torchrun and run_cpu, compared with plain python.
 
-All of them start `python -c pass` (run_cpu and torchrun an empty file) on one core, in turn, so that drift
-falls on all alike. Byte code is kept in a folder of its own, as it would be for an installed package.
+All of them start `python -c pass` (run_cpu and torchrun: an empty file) on one core, in turns, so that drift
+affects all alike. Byte code is cached in a separate folder, as for an installed package.
 """
 
 import argparse
@@ -13,27 +13,29 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import keep, machine_line, show_seconds
+from measuring import describe_machine, show_seconds, write_figures
 
-from corewise.launcher.adapt import read_fingerprint
+from corewise.launch.tuned_file_fit import read_fingerprint
 from corewise.machine.allocation import read_allocation
 from corewise.machine.topology import read_topology
-from corewise.spec.tuned import Subject, Tuned, write_tuned
+from corewise.study.tuned_file import TunedSettings, TuningSubject, write_tuned
 
-ASKED_S = 0.2
+ASKED_S = 0.25
 
 
-def commands(folder: Path) -> dict[str, list[str]]:
-    """The words of each contestant, by name."""
+def build_commands(folder: Path) -> dict[str, list[str]]:
+    """Build the command of each contestant."""
     python = sys.executable
     empty, tuned = folder / "empty.py", folder / "tuned.yaml"
     empty.write_text("pass\n")
     topology = read_topology()
     machine = read_fingerprint(topology, read_allocation(topology))
-    write_tuned(tuned, Tuned(subject=Subject(command=("python",)), params={"threads": 1}, machine=machine))
+    write_tuned(
+        tuned, TunedSettings(subject=TuningSubject(command=("python",)), params={"threads": 1}, machine=machine)
+    )
     launch = [python, "-m", "corewise", "launch"]
     plain = [python, "-c", "pass"]
-    words = {
+    own = {
         "python": plain,
         "corewise launch": [*launch, "--", *plain],
         "corewise launch --processes 2": [*launch, "--processes", "2", "--oversubscribe", "--", *plain],
@@ -47,13 +49,13 @@ def commands(folder: Path) -> dict[str, list[str]]:
             str(empty),
         ],
     }
-    return words | peers
+    return own | peers
 
 
-def seconds(words: list[str], env: dict[str, str]) -> float:
-    """Seconds from start to end of a command."""
+def time_command(command: list[str], env: dict[str, str]) -> float:
+    """Return the seconds from start to end of a command."""
     began = time.perf_counter()
-    subprocess.run(words, check=True, env=env, stdin=subprocess.DEVNULL, capture_output=True)
+    subprocess.run(command, check=True, env=env, stdin=subprocess.DEVNULL, capture_output=True)
     return time.perf_counter() - began
 
 
@@ -65,24 +67,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
-        contestants = commands(folder)
-        for words in contestants.values():  # writes the byte code
-            seconds(words, env)
+        contestants = build_commands(folder)
+        # The first start writes the byte code.
+        for command in contestants.values():
+            time_command(command, env)
         rows: dict[str, list[float]] = {each: [] for each in contestants}
         for _ in range(args.repeats):
-            for each, words in contestants.items():
-                rows[each].append(seconds(words, env))
-    print(machine_line())
+            for each, command in contestants.items():
+                rows[each].append(time_command(command, env))
+    print(describe_machine())
     show_seconds(rows)
     plain_s = statistics.median(rows["python"])
-    overheads_s = {
-        each: statistics.median(values) - plain_s for each, values in rows.items() if each != "python"
-    }
+    overheads_s = {each: statistics.median(values) - plain_s for each, values in rows.items() if each != "python"}
     ours_s = overheads_s["corewise launch"]
     for each, overhead_s in overheads_s.items():
         print(f"{each}: {overhead_s:.3f} s over plain python, {overhead_s / ours_s:.1f} times ours")
     print(f"asked: at most {ASKED_S:g} s; reached: {'yes' if ours_s <= ASKED_S else 'no'}")
-    keep(args.out, seconds=rows, overheads_s=overheads_s)
+    write_figures(args.out, seconds=rows, overheads_s=overheads_s)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What handing tasks to other threads costs: the C++ executor and Python threads, side by side, in turns.
+"""Measure the cost of handing tasks to other threads: C++ executor and Python threads, in turns.
 
     python benchmarks/malleable_overhead.py [--rounds 7] [--json FILE]
 
-Needs torch and numpy only. Shapes of tasks on up to four lanes, one core each:
-chain       every task waits for one in another lane: the whole hand-over, with nothing to hide it
-fork_join   the caller's task, one in each lane, the caller's again: what a wide model does
-apart       lanes that never wait for each other: what a task costs by itself
-woken       a chain of operators so long that the waiting lanes have gone to sleep
-The overhead is a run's time over its tasks (over those of one lane where lanes run apart), the tiny operator
-included; for the last shape less what plain execution takes for the same operators.
+Needs torch and numpy only. Shapes of task graphs on up to four lanes, one core each:
+chain       every task waits for one in another lane: the full hand-over
+fork_join   the caller's task, one in each lane, the caller's again: as in a wide model
+apart       lanes that never wait for each other: the cost of a task alone
+woken       a chain of operators so long that the waiting lanes sleep
+The overhead is the time of a run over the number of tasks (of one lane for `apart`), including the tiny
+operator. For `woken` the time of plain execution of the same operators is subtracted.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "ACTIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # as a launched program has it: read when torch is loaded
+# libgomp reads it when torch is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from corewise.dataflow.native_executor import NativeExecutor, missing
-from corewise.dataflow.program import Call, Program, Ref
-from corewise.dataflow.python_executor import PythonExecutor
-from corewise.dataflow.schedule import Lane, Plan, Step, Task
-from corewise.dataflow.teams import Teams
+from corewise.accelerate.malleable.capture.program import Call, Program, Ref
+from corewise.accelerate.malleable.execute.cpp_executor import NativeExecutor, explain_missing_native
+from corewise.accelerate.malleable.execute.python_executor import PythonExecutor
+from corewise.accelerate.malleable.execute.thread_teams import Teams
+from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
 
 NUM_TASKS = 400
 NUM_LONG_TASKS = 60
 TINY = (torch.ops.aten.neg.default,)
-LONG = (torch.ops.aten.cumsum.default, 0)  # one thread whatever the width
+# This operator uses one thread at any width.
+LONG = (torch.ops.aten.cumsum.default, 0)
 LONG_ELEMENTS = 60_000
 GOAL_US = {"native": 10.0, "python": 60.0}
-Made = Tuple[Program, Tuple[Task, ...], Plan]
+TaskGraph = Tuple[Program, Tuple[OperatorTask, ...], LanePlan]
 
 
-def made(
+def build_graph(
     needs: Sequence[Sequence[int]], lanes: Sequence[int], num_cores: int, operator: Sequence[Any] = TINY
-) -> Made:
-    """A program of one operator a task, with these needs and lanes."""
+) -> TaskGraph:
+    """Build a program with one operator per task and these dependencies and lanes."""
     target, *rest = operator
     calls = [
         Call(f"call_{n}", target, (Ref(before[0] + 1 if before else 0), *rest), {}, (n + 1,))
@@ -55,20 +57,20 @@ def made(
     ]
     outputs = (Ref(len(calls)),)
     program = Program(tuple(calls), len(calls) + 1, (0,), {}, {}, outputs)
-    tasks = tuple(Task((n,), tuple(before)) for n, before in enumerate(needs))
-    steps = tuple(Step(n, lane, tuple(needs[n])) for n, lane in enumerate(lanes))
+    tasks = tuple(OperatorTask((n,), tuple(before)) for n, before in enumerate(needs))
+    steps = tuple(LaneStep(n, lane, tuple(needs[n])) for n, lane in enumerate(lanes))
     all_lanes = (Lane(0, num_cores), *(Lane(core, 1) for core in range(num_cores)))
-    return program, tasks, Plan(all_lanes, steps, 0.0)
+    return program, tasks, LanePlan(all_lanes, steps, 0.0)
 
 
-def chain(num_cores: int) -> Made:
-    """Each task needs the one before it, which ran in another lane."""
+def chain(num_cores: int) -> TaskGraph:
+    """Build a chain: each task needs the previous one, which runs in another lane."""
     needs = [[n - 1] if n else [] for n in range(NUM_TASKS)]
-    return made(needs, [1 + n % num_cores for n in range(NUM_TASKS)], num_cores)
+    return build_graph(needs, [1 + n % num_cores for n in range(NUM_TASKS)], num_cores)
 
 
-def fork_join(num_cores: int) -> Made:
-    """A task of the caller, one in each lane, then the next of the caller, which needs them all."""
+def fork_join(num_cores: int) -> TaskGraph:
+    """Build fork and join: a task of the caller, one in each lane, then a task of the caller that needs them all."""
     needs: List[List[int]] = [[]]
     lanes = [0]
     while len(needs) + num_cores + 1 <= NUM_TASKS:
@@ -77,26 +79,26 @@ def fork_join(num_cores: int) -> Made:
         lanes += list(range(1, num_cores + 1))
         needs.append(list(range(stem + 1, stem + 1 + num_cores)))
         lanes.append(0)
-    return made(needs, lanes, num_cores)
+    return build_graph(needs, lanes, num_cores)
 
 
-def apart(num_cores: int) -> Made:
-    """As many chains as lanes, each in its own."""
+def apart(num_cores: int) -> TaskGraph:
+    """Build one independent chain per lane."""
     needs = [[n - num_cores] if n >= num_cores else [] for n in range(NUM_TASKS)]
-    return made(needs, [1 + n % num_cores for n in range(NUM_TASKS)], num_cores)
+    return build_graph(needs, [1 + n % num_cores for n in range(NUM_TASKS)], num_cores)
 
 
-def woken(num_cores: int) -> Made:
-    """A chain of long operators."""
+def woken(num_cores: int) -> TaskGraph:
+    """Build a chain of long operators."""
     needs = [[n - 1] if n else [] for n in range(NUM_LONG_TASKS)]
-    return made(needs, [1 + n % num_cores for n in range(NUM_LONG_TASKS)], num_cores, LONG)
+    return build_graph(needs, [1 + n % num_cores for n in range(NUM_LONG_TASKS)], num_cores, LONG)
 
 
 SHAPES = (chain, fork_join, apart, woken)
 
 
-def medians_in_turns(runs: Dict[str, Callable[[], object]], rounds: int) -> Dict[str, float]:
-    """Median seconds of each, timed in turns."""
+def measure_medians(runs: Dict[str, Callable[[], object]], rounds: int) -> Dict[str, float]:
+    """Return the median seconds of each, timed in turns."""
     times: Dict[str, List[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -110,13 +112,13 @@ def medians_in_turns(runs: Dict[str, Callable[[], object]], rounds: int) -> Dict
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def measured(rounds: int) -> Dict[str, Any]:
-    """Microseconds of overhead per task, by shape and executor."""
+def measure_overheads(rounds: int) -> Dict[str, Any]:
+    """Measure the microseconds of overhead per task, by shape and executor."""
     num_cores = min(4, len(os.sched_getaffinity(0)))
-    kinds: Dict[str, Any] = {"python": PythonExecutor}
-    problem = missing()
+    executors: Dict[str, Any] = {"python": PythonExecutor}
+    problem = explain_missing_native()
     if not problem:
-        kinds["native"] = NativeExecutor
+        executors["native"] = NativeExecutor
     teams = Teams(sorted(os.sched_getaffinity(0)))
     found: Dict[str, Any] = {"num_cores": num_cores, "torch": torch.__version__, "no_native": problem}
     with torch.no_grad():
@@ -124,19 +126,19 @@ def measured(rounds: int) -> Dict[str, Any]:
             program, tasks, plan = shape(num_cores)
             x = torch.ones(LONG_ELEMENTS if shape is woken else 1)
             runs = {
-                kind: _run(executor(program, tasks, plan, teams), program.num_values, x)
-                for kind, executor in kinds.items()
+                name: _bind_executor(executor(program, tasks, plan, teams), program.num_values, x)
+                for name, executor in executors.items()
             }
             if shape is woken:
-                runs["plain"] = _plain(len(tasks), x)
-            times = medians_in_turns(runs, rounds)
+                runs["plain"] = _bind_plain_calls(len(tasks), x)
+            times = measure_medians(runs, rounds)
             own = times.pop("plain", 0.0)
             length = len(tasks) / num_cores if shape is apart else len(tasks)
-            found[shape.__name__] = {kind: 1e6 * (seconds - own) / length for kind, seconds in times.items()}
+            found[shape.__name__] = {name: 1e6 * (seconds - own) / length for name, seconds in times.items()}
     return found
 
 
-def _plain(num_calls: int, x: torch.Tensor) -> Callable[[], object]:
+def _bind_plain_calls(num_calls: int, x: torch.Tensor) -> Callable[[], object]:
     def run() -> None:
         one = x
         for _ in range(num_calls):
@@ -145,7 +147,7 @@ def _plain(num_calls: int, x: torch.Tensor) -> Callable[[], object]:
     return run
 
 
-def _run(executor: Any, num_values: int, x: torch.Tensor) -> Callable[[], object]:
+def _bind_executor(executor: Any, num_values: int, x: torch.Tensor) -> Callable[[], object]:
     def run() -> None:
         values: List[Any] = [None] * num_values
         values[0] = x
@@ -155,12 +157,12 @@ def _run(executor: Any, num_values: int, x: torch.Tensor) -> Callable[[], object
 
 
 def main() -> int:
-    """Prints the table; 1 when a goal is missed."""
+    """Print the table; return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = measured(options.rounds)
+    found = measure_overheads(options.rounds)
     print(f"overhead per task in microseconds, {found['num_cores']} lanes, torch {found['torch']}")
     if found["no_native"]:
         print(f"no C++ executor: {found['no_native']}")
@@ -168,9 +170,9 @@ def main() -> int:
     missed = []
     for shape in (one.__name__ for one in SHAPES):
         row = found[shape]
-        cells = [f"{row[kind]:.1f}" if kind in row else "-" for kind in ("python", "native")]
+        cells = [f"{row[name]:.1f}" if name in row else "-" for name in ("python", "native")]
         print(f"{shape:<12}" + "".join(f"{cell:>10}" for cell in cells))
-        missed += [f"{shape}, {kind}" for kind in row if row[kind] > GOAL_US[kind]]
+        missed += [f"{shape}, {name}" for name in row if row[name] > GOAL_US[name]]
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     print("goals: native 10, python 60" + (f"; missed by {', '.join(missed)}" if missed else "; met"))

@@ -1,7 +1,7 @@
-"""Fixed settings and `corewise.malleable` timed in fresh processes, for the benchmarks of changing widths.
+"""Time fixed settings and `corewise.malleable` in fresh processes, for the benchmarks of malleable widths.
 
 Needs torch and numpy only. A nursery is a process that has loaded torch under one environment and computed
-nothing; it forks a fresh process for each order that it is given.
+nothing; it forks a fresh process for each order.
 """
 
 from __future__ import annotations
@@ -36,39 +36,37 @@ WORKLOADS: Dict[str, Tuple[str, Dict[str, Any], int, str]] = {
 GIB = 1024**3
 WAITING = {
     "default": {},
-    "active": {"GOMP_SPINCOUNT": "300000", "OMP_WAIT_POLICY": "ACTIVE"},  # as `corewise launch` is told to
+    # These are the variables that docs/malleable.md recommends for `corewise launch`.
+    "active": {"GOMP_SPINCOUNT": "300000", "OMP_WAIT_POLICY": "ACTIVE"},
     "active5000": {"GOMP_SPINCOUNT": "5000", "OMP_WAIT_POLICY": "ACTIVE"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
-KEEPS_MEMORY = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
-    "MALLOC_TOP_PAD_": str(64 * 1024**2),
-}
+KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 * GIB), "MALLOC_TOP_PAD_": str(64 * 1024**2)}
 ALLOCATORS = {"stock": {}, "retain": KEEPS_MEMORY}
 CONTROLLED = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "LD_PRELOAD")
 LEAST_CALLS, LEAST_S = 5, 1.5
-HOPELESS, LOST = 1.5, 6.0  # times as slow as the best: one call tells enough, for lost ones the first
+# Factors by which a setting is slower than the best: one call suffices, or the first warm-up call.
+HOPELESS, LOST = 1.5, 6.0
 FORK_WARMING = 3
 
 
 class Subject:
-    """A workload's module and inputs, with ways to run it."""
+    """A workload's module and inputs."""
 
     def __init__(self, name: str, side_by_side: bool = False) -> None:
         import torch
 
-        from corewise.runtimes.torch.network import build_network
-        from corewise.workloads.registry import find_workload
+        from corewise.measured.runtimes.torch.modules.network import build_network
+        from corewise.measured.workloads.registry import find_workload
 
         workload, args, batch, mode = WORKLOADS[name]
         model: Any = find_workload(workload)
         args = {**model.parameters, **args}
-        self.module = build_network(model.layers(args), 1, side_by_side=side_by_side)
+        self.module = build_network(model.build_layers(args), 1, side_by_side=side_by_side)
         self.trains = mode == "train"
         self.module.train(self.trains)
         torch.manual_seed(0)
-        shape, limits = model.input_shape(args), model.id_limits(args)
+        shape, limits = model.compute_input_shape(args), model.list_id_limits(args)
         if limits:
             columns = [torch.randint(limit, (batch,)) for limit in limits]
             self.x = torch.stack(columns, 1)
@@ -76,21 +74,22 @@ class Subject:
             self.x = torch.randn(shape[0], batch, *shape[1:]).transpose(0, 1)
         else:
             self.x = torch.randn(batch, *shape)
-        if len(shape) == 3:  # images: the layout that suits oneDNN, for all alike
+        # Images use the layout that suits oneDNN, in all settings.
+        if len(shape) == 3:
             self.module.to(memory_format=torch.channels_last)
             self.x = self.x.contiguous(memory_format=torch.channels_last)
         torch.set_grad_enabled(self.trains)
 
     @functools.cached_property
     def bound(self) -> Any:
-        """The module's operators, captured."""
-        from corewise.dataflow.binding import Bound
-        from corewise.dataflow.capture import capture
+        """The captured operators of the module."""
+        from corewise.accelerate.malleable.capture.module_capture import capture
+        from corewise.accelerate.malleable.execute.module_binding import BoundProgram
 
-        return Bound(capture(self.module, (self.x,), {}), self.module)
+        return BoundProgram(capture(self.module, (self.x,), {}), self.module)
 
-    def step(self, call: Callable[[Any], Any]) -> Callable[[], None]:
-        """One inference, or forward and backward."""
+    def build_step(self, call: Callable[[Any], Any]) -> Callable[[], None]:
+        """Return one inference, or one forward and backward pass, as a call."""
 
         def run() -> None:
             result = call(self.x)
@@ -104,17 +103,17 @@ class Subject:
 
 
 class Pool:
-    """A program on so many Python threads, each of one fixed width: whoever is free takes what is ready."""
+    """A program on `inter` Python threads of fixed width: a free thread takes the next ready task."""
 
     def __init__(self, subject: Subject, inter: int, intra: int) -> None:
-        from corewise.dataflow.generated import lifetimes, task_function
-        from corewise.dataflow.tasks import chains
+        from corewise.accelerate.malleable.execute.task_functions import compile_task, compute_lifetimes
+        from corewise.accelerate.malleable.plan.task_merging import find_chains
 
         self.bound = subject.bound
-        self.tasks = chains(self.bound.program)
-        own, _, _ = lifetimes(self.bound.program, self.tasks)
+        self.tasks = find_chains(self.bound.program)
+        own, _, _ = compute_lifetimes(self.bound.program, self.tasks)
         self.functions = [
-            task_function(self.bound.program, task, kept) for task, kept in zip(self.tasks, own, strict=True)
+            compile_task(self.bound.program, task, kept) for task, kept in zip(self.tasks, own, strict=True)
         ]
         self.followers: List[List[int]] = [[] for _ in self.tasks]
         for number, task in enumerate(self.tasks):
@@ -136,9 +135,9 @@ class Pool:
 
         torch.set_num_threads(self.intra)
         torch.set_grad_enabled(self.trains)
-        self._work(forever=True)
+        self._run_tasks(forever=True)
 
-    def _work(self, forever: bool) -> None:
+    def _run_tasks(self, forever: bool) -> None:
         while True:
             with self.change:
                 while not self.ready and not self.is_over and (forever or self.num_left):
@@ -156,14 +155,14 @@ class Pool:
                 self.change.notify_all()
 
     def __call__(self, x: Any) -> Any:
-        self.values = self.bound.values([x])
+        self.values = self.bound.collect_values([x])
         with self.change:
             self.left = [len(task.needs) for task in self.tasks]
             self.num_left = len(self.tasks)
             self.ready = [number for number, num in enumerate(self.left) if num == 0]
             self.change.notify_all()
-        self._work(forever=False)
-        return self.bound.result(self.values)
+        self._run_tasks(forever=False)
+        return self.bound.build_result(self.values)
 
     def close(self) -> None:
         with self.change:
@@ -173,8 +172,8 @@ class Pool:
             thread.join()
 
 
-def timed(run: Callable[[], None], num: int, seconds: float, hopeless_s: float = math.inf) -> List[float]:
-    """Seconds of calls after two to warm up: so many, or as many as there is time for, at least one."""
+def time_calls(run: Callable[[], None], num: int, seconds: float, hopeless_s: float = math.inf) -> List[float]:
+    """Time calls after two warm-up calls: `num` of them, or as many as fit into `seconds`, at least one."""
     for most_s in (LOST / HOPELESS * hopeless_s, min(seconds, hopeless_s)):
         start = time.perf_counter()
         run()
@@ -191,33 +190,34 @@ def timed(run: Callable[[], None], num: int, seconds: float, hopeless_s: float =
     return times
 
 
-def child(order: Mapping[str, Any]) -> Dict[str, Any]:
-    """Times the points an order names, in this process."""
+def measure_order(order: Mapping[str, Any]) -> Dict[str, Any]:
+    """Time the points of an order in this process."""
     import torch
 
     found: Dict[str, Any] = {}
-    if order["way"] == "fork":
+    if order["method"] == "fork":
         torch.set_num_interop_threads(order["points"][0][0])
-    subject = Subject(order["workload"], side_by_side=order["way"] == "fork")
+    subject = Subject(order["workload"], side_by_side=order["method"] == "fork")
     num, seconds = order["num"], order["seconds"]
     best_s = order.get("best_s", math.inf)
 
     def time_point(point: str, call: Callable[[Any], Any]) -> None:
         nonlocal best_s
-        found[point] = timed(subject.step(call), num, seconds, HOPELESS * best_s)
+        found[point] = time_calls(subject.build_step(call), num, seconds, HOPELESS * best_s)
         best_s = min(best_s, *found[point])
 
-    if order["way"] == "malleable":
-        return ours(subject, num, seconds, order.get("pack", True))
-    if order["way"] == "fork":
+    if order["method"] == "malleable":
+        return measure_malleable(subject, num, seconds, order.get("pack", True))
+    if order["method"] == "fork":
         import warnings
 
         warnings.simplefilter("ignore")
         [[inter, intra]] = order["points"]
         torch.set_num_threads(intra)
         scripted = torch.jit.script(subject.module)
-        for _ in range(FORK_WARMING):  # it looks at what comes, then makes its kernels
-            subject.step(scripted)()
+        # TorchScript profiles the first calls, then compiles its kernels.
+        for _ in range(FORK_WARMING):
+            subject.build_step(scripted)()
         time_point(f"fork {inter}x{intra}", scripted)
         return found
     for inter, intra in order["points"]:
@@ -231,15 +231,15 @@ def child(order: Mapping[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def ours(subject: Subject, num: int, seconds: float, pack: bool) -> Dict[str, Any]:
-    """`corewise.malleable` in this process, with what it says of itself."""
-    from corewise.dataflow.malleable import malleable
+def measure_malleable(subject: Subject, num: int, seconds: float, pack: bool) -> Dict[str, Any]:
+    """Time `corewise.malleable` in this process, with facts about its plan."""
+    from corewise.accelerate.malleable.module_wrapper import malleable
 
     start = time.perf_counter()
     fast = malleable(subject.module, (subject.x,), pack=pack)
     start_s = time.perf_counter() - start
-    times = timed(subject.step(fast), num, seconds)
-    entry = fast._last
+    times = time_calls(subject.build_step(fast), num, seconds)
+    entry = fast._last_plan
     decision = entry.decision if entry else None
     facts: Dict[str, Any] = {"start_s": start_s, "reason": entry.reason if entry else ""}
     if decision is not None:
@@ -247,7 +247,7 @@ def ours(subject: Subject, num: int, seconds: float, pack: bool) -> Dict[str, An
             chosen=decision.chosen,
             bound_s=decision.bound_s,
             planning_s=decision.planning_s,
-            was_kept=decision.was_kept,
+            was_kept=decision.is_cached,
             candidates_s=decision.times_s,
             expected_s=decision.expected_s,
             executor=decision.executor.name if decision.executor else "none",
@@ -260,7 +260,7 @@ def ours(subject: Subject, num: int, seconds: float, pack: bool) -> Dict[str, An
 class Nursery:
     """A process that has loaded torch under one environment and forks a fresh one for each order.
 
-    Nothing has been computed in it, so that a child starts with no threads, as a process of its own would.
+    It has computed nothing, so a child starts without threads, as a new process would.
     """
 
     def __init__(self, waiting: str, allocator: str, cpus: Sequence[int], cache: str) -> None:
@@ -269,7 +269,8 @@ class Nursery:
         env.update(ALLOCATORS[allocator])
         env["XDG_CACHE_HOME"] = cache
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus)  # inherited; libgomp counts its CPUs when it is loaded
+        # The child inherits the mask; libgomp counts its CPUs when it is loaded.
+        os.sched_setaffinity(0, cpus)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, __file__],
@@ -279,7 +280,7 @@ class Nursery:
             os.sched_setaffinity(0, before)
 
     def ask(self, order: Mapping[str, Any]) -> Any:
-        """What a fresh process answers, or why it did not."""
+        """Return the answer of a fresh process, or the problem."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -293,12 +294,11 @@ class Nursery:
 
 
 def serve() -> None:
-    """Orders from standard input, each carried out by a forked process that is given up after its limit."""
+    """Run orders from standard input, each in a forked process with a time limit."""
     import torch
-    import torch.export._trace  # what export takes long to load
 
-    from corewise.dataflow import malleable as _loads_all_of_it  # noqa: F401
-    from corewise.runtimes.torch import network as _and_the_models  # noqa: F401
+    # Loading this takes most of the time of the first export.
+    import torch.export._trace
 
     assert not torch.cuda.is_initialized()
     for line in sys.stdin:
@@ -307,22 +307,23 @@ def serve() -> None:
         pid = os.fork()
         if pid == 0:
             os.close(reader)
-            _answer(order, writer)
+            _run_order(order, writer)
         os.close(writer)
-        print(json.dumps(_answered(pid, reader, order["limit"])), flush=True)
+        print(json.dumps(_await_answer(pid, reader, order["limit"])), flush=True)
 
 
-def _answer(order: Mapping[str, Any], writer: int) -> None:
+def _run_order(order: Mapping[str, Any], writer: int) -> None:
     try:
-        answer = child(order)
+        answer = measure_order(order)
     except BaseException as problem:
         answer = {"problem": f"{type(problem).__name__}: {problem}"}
     with os.fdopen(writer, "w") as pipe:
         json.dump(answer, pipe)
-    os._exit(0)  # some torch builds abort in the end of their inter-op threads
+    # Some torch builds abort when their inter-op threads end.
+    os._exit(0)
 
 
-def _answered(pid: int, reader: int, limit_s: float) -> Any:
+def _await_answer(pid: int, reader: int, limit_s: float) -> Any:
     timer = threading.Timer(limit_s, os.kill, (pid, signal.SIGKILL))
     timer.start()
     with os.fdopen(reader) as pipe:

@@ -1,9 +1,9 @@
-"""What packed weights are worth to `corewise.malleable`: with them, without, and plain execution.
+"""Measure the gain of packed weights in `corewise.malleable`: with them, without, and plain execution.
 
     python benchmarks/packed_weights.py --rounds 3 --out packed.json [WORKLOAD ...]
 
-Needs torch and numpy only. They are timed in turns, each time in a fresh process, as `malleable_gain.py` does
-it, all with the environment that `malleable` asks for.
+Needs torch and numpy only. The variants are timed in turns, each time in a fresh process, as in
+`malleable_gain.py`, all with the environment that `malleable` recommends.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from malleable_points import LEAST_CALLS, LEAST_S, WORKLOADS
 
 SHORT = {"num": LEAST_CALLS, "seconds": LEAST_S}
 INFERENCE = [name for name, (_, _, _, mode) in WORKLOADS.items() if mode == "infer"]
-LSTMS = ("ensemble", "ensemble-64")  # which have no weights to pack
+# Models of LSTMs have no weights to pack.
+LSTMS = ("ensemble", "ensemble-64")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(INFERENCE))
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
@@ -37,44 +36,44 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown workload {', '.join(sorted(unknown))}; known: {', '.join(INFERENCE)}")
     campaign = Campaign(given.out, given.cores, time.monotonic() + 1e6, given.rounds)
-    ways: Dict[str, Dict[str, Any]] = {
-        "plain": {"way": "pool", "points": [(1, campaign.cores)]},
-        "not packed": {"way": "malleable", "pack": False},
-        "packed": {"way": "malleable", "pack": True},
+    variants: Dict[str, Dict[str, Any]] = {
+        "plain": {"method": "pool", "points": [(1, campaign.cores)]},
+        "not packed": {"method": "malleable", "pack": False},
+        "packed": {"method": "malleable", "pack": True},
     }
     print(campaign.kept["machine"])
     for name in given.workloads or [one for one in INFERENCE if one not in LSTMS]:
-        kept = campaign.kept["workloads"].setdefault(name, {"ms": {way: [] for way in ways}, "runs": {}})
+        kept = campaign.kept["workloads"].setdefault(name, {"ms": {variant: [] for variant in variants}, "runs": {}})
         for number in range(given.rounds):
-            for way, order in ways.items():
-                if len(kept["ms"][way]) > number:
+            for variant, order in variants.items():
+                if len(kept["ms"][variant]) > number:
                     continue
                 answer = campaign.ask({"workload": name, **SHORT, **order}, "active", "retain")
                 facts = answer.pop("facts", None)
                 if "problem" in answer:
-                    raise SystemExit(f"{name}, {way}: {answer['problem']}")
+                    raise SystemExit(f"{name}, {variant}: {answer['problem']}")
                 [times] = answer.values()
-                kept["ms"][way].append(1e3 * statistics.median(times))
+                kept["ms"][variant].append(1e3 * statistics.median(times))
                 if facts is not None:
-                    kept["runs"][way] = facts.get("chosen", facts["reason"])
+                    kept["runs"][variant] = facts.get("chosen", facts["reason"])
                 campaign.save()
-        shown(name, kept)
+        show_workload(name, kept)
     campaign.close()
-    ratios = [gain(one["ms"], "not packed") for one in campaign.kept["workloads"].values()]
+    ratios = [compute_gain(one["ms"], "not packed") for one in campaign.kept["workloads"].values()]
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     print(f"packed over not packed, geometric mean of {len(ratios)}: {mean:.2f}")
 
 
-def gain(ms: Dict[str, Any], base: str) -> float:
-    """How many times as fast packed weights are."""
+def compute_gain(ms: Dict[str, Any], base: str) -> float:
+    """Return the speed-up of packed weights over `base`."""
     return statistics.median(ms[base]) / statistics.median(ms["packed"])
 
 
-def shown(name: str, kept: Dict[str, Any]) -> None:
-    """One line of the table."""
+def show_workload(name: str, kept: Dict[str, Any]) -> None:
+    """Print one line of the table."""
     ms = kept["ms"]
-    medians = ", ".join(f"{way} {statistics.median(ms[way]):.2f}" for way in ms)
-    ratios = f"{gain(ms, 'plain'):.2f} of plain, {gain(ms, 'not packed'):.2f} of not packed"
+    medians = ", ".join(f"{variant} {statistics.median(ms[variant]):.2f}" for variant in ms)
+    ratios = f"{compute_gain(ms, 'plain'):.2f} of plain, {compute_gain(ms, 'not packed'):.2f} of not packed"
     print(f"{name}: {medians} ms; {ratios}; runs {kept['runs'].get('packed', '')}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Seconds until a report page with a large table answers its first sort in Chromium, and the page's size."""
+"""Time a report page with a large table in Chromium until its first sort, and show the page's size."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import keep, machine_line, show_seconds
+from measuring import describe_machine, show_seconds, write_figures
 
 from corewise.report.page import write_page
 
@@ -19,8 +19,8 @@ HAS_TABLE = "document.querySelector('#table-trials tbody tr td')"
 ALL_DRAWN = "[...document.querySelectorAll('[data-chart]')].every((figure) => figure.dataset.drawn)"
 
 
-def opened_s(browser: Browser, path: Path) -> dict[str, float]:
-    """Seconds from asking for the page until its table sorts, then until every chart is drawn."""
+def time_opening(browser: Browser, path: Path) -> dict[str, float]:
+    """Time the page from its request until the table is sorted and until every chart is drawn."""
     page = browser.new_page()
     began = time.perf_counter()
     page.open(path, ready=HAS_TABLE)
@@ -42,24 +42,23 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    words = parser.parse_args()
+    args = parser.parse_args()
     program = find_chromium()
     if program is None:
-        sys.exit("Chromium is needed: install it and try again")
+        sys.exit("this benchmark needs Chromium: install it and run again")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
         began = time.perf_counter()
-        write_page(made_report(studies=[scaling_study(words.rows)]), path)
+        write_page(made_report(studies=[scaling_study(args.rows)]), path)
         written_s = time.perf_counter() - began
         size_mb = path.stat().st_size / 1e6
         with running_browser(program) as browser:
-            opened = [opened_s(browser, path) for _ in range(words.repeats + 1)][
-                1:
-            ]  # the first starts Chromium
+            # The first opening starts Chromium and is not counted.
+            opened = [time_opening(browser, path) for _ in range(args.repeats + 1)][1:]
     rows = {name: [one[name] for one in opened] for name in opened[0]}
-    print(f"{machine_line()}\n{words.rows:,} rows: {size_mb:.2f} MB, written in {written_s:.1f} s")
+    print(f"{describe_machine()}\n{args.rows:,} rows: {size_mb:.2f} MB, written in {written_s:.1f} s")
     show_seconds(rows)
-    keep(words.out, num_rows=words.rows, size_mb=size_mb, written_s=written_s, seconds=rows)
+    write_figures(args.out, num_rows=args.rows, size_mb=size_mb, written_s=written_s, seconds=rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-/* PETSc's conjugate gradients on the 27-point stencil, taking turns as cg_cpu.py asks: for each number that comes in
- * on standard input, so many solves of a fixed number of iterations, and their times go out as JSON.
+/* PETSc's conjugate gradients on the 27-point stencil, as one side of cg_cpu.py. For each number on standard input it
+ * runs as many solves of a fixed number of iterations and prints their times as JSON.
  *
  *   mpirun -n THREADS petsc_cg EDGE ITERATIONS natural|default RHS_FILE RESIDUAL_FILE
  */
@@ -18,7 +18,8 @@ static void insert_row(Mat a, PetscInt row, PetscInt edge) {
         PetscInt nx = x + dx, ny = y + dy, nz = z + dz;
         if (nx < 0 || ny < 0 || nz < 0 || nx >= edge || ny >= edge || nz >= edge) continue;
         columns[n] = (nz * edge + ny) * edge + nx;
-        values[n++] = columns[n] == row ? 26.0 : -1.0;
+        values[n] = columns[n] == row ? 26.0 : -1.0;
+        n++;
       }
   MatSetValues(a, 1, &row, n, columns, values, INSERT_VALUES);
 }

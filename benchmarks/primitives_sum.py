@@ -1,12 +1,11 @@
-"""Do a model's primitives, each run alone, add up to its step? Step, primitives and step by turns.
+"""Check whether a model's primitives, each run alone, add up to its step; step and primitives take turns.
 
 Runs from a source folder with torch and numpy alone: python benchmarks/primitives_sum.py --out FILE
-Times are medians over rounds of the low quartile in each, as `corewise primitives` tells them; a case whose
-operators take longer in the model than the step is doubtful, and counts as neither within nor without.
-Every case runs in a fresh process, tells on standard error what it does, begins no round after `--case-s`
-seconds and is given up after three times as long. What FILE holds already is not measured again. On a machine
-that others use, `--threads 1 --cpu-time` counts the process's own CPU time, which they disturb less than the
-wall clock.
+Times are medians over rounds of the lower quartile in each, as in `corewise primitives`. A case is doubtful if
+its operators take longer in the model than the step; it then counts as neither inside nor outside the limits.
+Every case runs in a fresh process and reports its progress on standard error. It starts no round after
+`--case-s` seconds and is aborted after three times as long. Cases in FILE are not measured again. On a shared
+machine, `--threads 1 --cpu-time` counts the CPU time of the process, which others disturb less than wall time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from typing import Any
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 IMAGES = ("alexnet", "resnet18", "resnet50")
-BATCHES = {  # infer, train
+# Batches in inference and in training.
+BATCHES = {
     "alexnet": (32, 32),
     "resnet18": (16, 8),
     "resnet50": (8, 4),
@@ -35,11 +35,12 @@ MODES = ("infer", "train")
 LAYOUTS = ("contiguous", "channels_last")
 WITHIN = (0.9, 1.1)
 NUM_WARM_UP = 3
-GIVEN_UP_AFTER = 3  # times the seconds of a case
+# A case is aborted after this multiple of its seconds.
+MAX_OVERTIME = 3
 
 
-def cases(models: list[str]) -> list[tuple[str, str, str]]:
-    """Model, mode and layout."""
+def list_cases(models: list[str]) -> list[tuple[str, str, str]]:
+    """List all cases: model, mode and layout."""
     return [
         (model, mode, layout)
         for model in models
@@ -49,64 +50,60 @@ def cases(models: list[str]) -> list[tuple[str, str, str]]:
 
 
 def measure(model: str, mode: str, layout: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One case, in this process."""
+    """Measure one case in this process."""
     started = time.monotonic()
 
-    def tell(phase: str) -> None:
-        words = f"{time.monotonic() - started:6.1f} s  {model} {mode} {layout}: {phase}"
-        print(words, file=sys.stderr, flush=True)
+    def report_phase(phase: str) -> None:
+        line = f"{time.monotonic() - started:6.1f} s  {model} {mode} {layout}: {phase}"
+        print(line, file=sys.stderr, flush=True)
 
-    tell("importing torch")
+    report_phase("importing torch")
     cpus = sorted(os.sched_getaffinity(0))[: args.threads]
     os.sched_setaffinity(0, cpus)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     sys.path.insert(0, str(SOURCE))
-    from corewise.runtimes.base import RankContext
-    from corewise.runtimes.torch.breakdown import break_down
-    from corewise.runtimes.torch.breakdown_rounds import Effort
-    from corewise.runtimes.torch.runtime import TorchRuntime
-    from corewise.workloads.breakdown import shares
+    from corewise.measured.parameters import TrialParameters
+    from corewise.measured.runtimes.base import RankContext
+    from corewise.measured.runtimes.torch.breakdown.step_breakdown import measure_breakdown
+    from corewise.measured.runtimes.torch.breakdown.timing_rounds import BreakdownEffort
+    from corewise.measured.runtimes.torch.runtime import TorchRuntime
+    from corewise.measured.workloads.model_breakdown import compute_shares
 
-    params = {
-        "workload": model, "mode": mode, "device": args.device, "processes": 1, "threads": len(cpus),
-        "interop_threads": None, "batch": max(1, int(BATCHES[model][MODES.index(mode)] * args.batch_factor)),
-        "batch_scope": "process", "dtype": args.dtype, "memory_format": layout, "execution": "eager",
-        "freezing": "none", "math": "vendor", "data": "synthetic", "loader_workers": 0, "bind": "rank",
-    }  # fmt: skip
+    batch = max(1, int(BATCHES[model][MODES.index(mode)] * args.batch_factor))
+    point = {"workload": model, "mode": mode, "device": args.device, "threads": len(cpus), "batch": batch}
+    params = TrialParameters.from_mapping({**point, "dtype": args.dtype, "memory_format": layout})
     runtime = TorchRuntime()
     runtime.warm()
-    tell(f"making the model and its data, batch {params['batch']}")
+    report_phase(f"building the model and its data, batch {batch}")
     job = runtime.prepare(params, RankContext(0, 1, "", len(cpus)))
-    tell("checking its numbers")
+    report_phase("checking its numbers")
     check = job.check()
     if not check.passed:
-        raise SystemExit(
-            f"{model} {mode} {layout}: wrong numbers, {check.error:.3g} against {check.reference}"
-        )
-    tell("warming up")
+        raise SystemExit(f"{model} {mode} {layout}: wrong numbers, {check.error:.3g} against {check.reference}")
+    report_phase("warming up")
     for _ in range(NUM_WARM_UP):
         job.step()
     clock = time.process_time_ns if args.cpu_time else time.perf_counter_ns
     began = time.monotonic()
-    effort = Effort(num_rounds=args.rounds, last_begin_s=args.case_s)
-    found = break_down(job, params, effort, tell, clock)  # type: ignore[arg-type]
+    effort = BreakdownEffort(num_rounds=args.rounds, last_begin_s=args.case_s)
+    found = measure_breakdown(job, params, effort, report_phase, clock)
     return {
-        "model": model, "mode": mode, "layout": layout, "batch": params["batch"], "dtype": args.dtype,
+        "model": model, "mode": mode, "layout": layout, "batch": batch, "dtype": args.dtype,
         "device": args.device, "threads": len(cpus), "cpu_time": args.cpu_time,
-        "torch": runtime.versions()["torch"],
+        "torch": runtime.read_versions()["torch"],
         "step_s": found.step_s, "in_model_s": found.in_model_s, "alone_s": found.alone_s,
         "sum_over_step": found.sum_over_step, "sum_over_step_by_round": list(found.sums_over_steps),
         "watched_step_s": found.watched_step_s, "num_primitives": len(found.primitives),
         "num_checked": found.num_checked, "check_error": found.check_error,
         "within": None if found.is_doubtful else WITHIN[0] <= found.sum_over_step <= WITHIN[1],
         "disturbed": found.is_disturbed, "num_repeated": found.num_repeated, "notes": list(found.notes),
-        "shares": {each.category: each.of_step for each in shares(found)},
+        "shares": {each.category: each.of_step for each in compute_shares(found)},
         "took_s": time.monotonic() - began,
     }  # fmt: skip
 
 
-def machine_line() -> str:
-    """The machine and the date."""
+def describe_machine() -> str:
+    """Return the machine and the date in one line."""
     name = platform.machine()
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), name)
@@ -116,10 +113,8 @@ def machine_line() -> str:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    """A line for each case, and how many lie within."""
-    print(
-        f"{'model':14} {'mode':6} {'layout':14} {'batch':>5} {'step':>10} {'in model':>9} {'alone':>7}  turns"
-    )
+    """Print a line for each case, and how many lie within the limits."""
+    print(f"{'model':14} {'mode':6} {'layout':14} {'batch':>5} {'step':>10} {'in model':>9} {'alone':>7}  turns")
     for each in found:
         rounds = " ".join(f"{one:.2f}" for one in each["sum_over_step_by_round"])
         rounds += "  doubtful" if each["within"] is None else ""
@@ -139,9 +134,7 @@ def show(found: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(BATCHES), choices=list(BATCHES))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -162,28 +155,28 @@ def main() -> None:
     if args.out is not None and args.out.exists():
         kept = [each for each in json.loads(args.out.read_text())["cases"] if "within" in each]
     done = {(each["model"], each["mode"], each["layout"]) for each in kept}
-    for case in cases(args.models):
+    for case in list_cases(args.models):
         if case in done:
             continue
-        words = [sys.executable, __file__, *sys.argv[1:], "--one", *case]
-        limit_s = GIVEN_UP_AFTER * args.case_s
+        command = [sys.executable, __file__, *sys.argv[1:], "--one", *case]
+        limit_s = MAX_OVERTIME * args.case_s
         try:
-            told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=limit_s)
+            finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=limit_s)
         except subprocess.TimeoutExpired:
-            print(f"{' '.join(case)} given up after {limit_s:.0f} s", file=sys.stderr)
+            print(f"{' '.join(case)} aborted after {limit_s:.0f} s", file=sys.stderr)
             continue
-        if told.returncode:
+        if finished.returncode:
             print(f"{' '.join(case)} failed", file=sys.stderr)
             continue
-        kept.append(json.loads(told.stdout.splitlines()[-1]))
+        kept.append(json.loads(finished.stdout.splitlines()[-1]))
         show(kept[-1:])
         sys.stdout.flush()
         if args.out is not None:
-            figures = {"machine": machine_line(), "cases": kept}
+            figures = {"machine": describe_machine(), "cases": kept}
             aside = args.out.with_suffix(".part")
             aside.write_text(json.dumps(figures, indent=1) + "\n")
             os.replace(aside, args.out)
-    print(machine_line())
+    print(describe_machine())
     show(kept)
 
 

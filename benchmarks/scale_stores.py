@@ -1,4 +1,4 @@
-"""Two large stores of made-up trials for `at_scale.py`, in the real format and shaped like real records."""
+"""Make large stores of synthetic trials for `at_scale.py`, in the real format and shaped like real records."""
 
 import hashlib
 import json
@@ -13,10 +13,10 @@ from multiprocessing import Process
 from pathlib import Path
 from typing import Any
 
-from corewise.spec.record import Record
-from corewise.store.lines import seal
+from corewise.store.line_writer import build_file_name
+from corewise.store.sealed_lines import seal
 from corewise.store.store import Store
-from corewise.store.writer import file_name
+from corewise.study.record import Record
 
 REAL_STORE = Path(__file__).resolve().parent / "data" / "xeon-16-cores" / "store"
 NUM_RUNS = 5
@@ -34,7 +34,7 @@ _STUDIES = (
 )
 _THREADS = (1, 2, 4, 8, 16)
 _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
-# Each with what it does to the time; the first values vary fastest.
+# Each value has its factor on the time; the first axis varies fastest.
 _OTHER_AXES: dict[str, dict[Any, float]] = {
     "memory_format": {"contiguous": 1.0, "channels_last": 0.87},
     "allocator": {"default": 1.0, "jemalloc": 0.93, "tcmalloc": 0.95},
@@ -53,7 +53,7 @@ _OTHER_AXES: dict[str, dict[Any, float]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a study and the time its step takes when nothing disturbs it."""
+    """One point of a study and the undisturbed time of its step."""
 
     study: str
     params: dict[str, Any]
@@ -65,8 +65,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Making:
-    """How a store is made: which noise, which version, and how many trials are slowed."""
+class StoreRecipe:
+    """How to make a store: noise, version, and the share of slowed trials."""
 
     num_records: int
     num_samples: int
@@ -76,8 +76,8 @@ class Making:
     slowed_by: float = 0.0
 
 
-def make_store(path: Path, making: Making) -> None:
-    """Write a store with that many records, in two record files written side by side."""
+def make_store(path: Path, making: StoreRecipe) -> None:
+    """Write a store with two record files, in parallel."""
     store = Store.open(path)
     store.records_folder.mkdir(exist_ok=True)
     writers = [Process(target=_write_file, args=(path, making, part)) for part in range(NUM_FILES)]
@@ -89,17 +89,17 @@ def make_store(path: Path, making: Making) -> None:
         raise SystemExit(f"{path} could not be written")
 
 
-def _write_file(path: Path, making: Making, part: int) -> None:
-    template = Store.open(REAL_STORE, create=False).records().records[0]
-    with open(path / "records" / file_name(), "wb") as file:
-        for i, point in enumerate(islice(_points(template.params), making.num_records)):
+def _write_file(path: Path, making: StoreRecipe, part: int) -> None:
+    template = Store.open(REAL_STORE, create=False).read_records().records[0]
+    with open(path / "records" / build_file_name(), "wb") as file:
+        for i, point in enumerate(islice(_generate_points(template.params), making.num_records)):
             if i % NUM_FILES == part:
-                file.write(seal(_record(template, point, making, i).to_json()))
+                file.write(seal(_build_record(template, point, making, i).to_json()))
 
 
-def _points(base: Mapping[str, Any]) -> Iterator[Point]:
-    """Distinct points without end, all studies in turn; of those too wide for the machine one in ten."""
-    endless = [_points_of(base, *study) for study in _STUDIES]
+def _generate_points(base: Mapping[str, Any]) -> Iterator[Point]:
+    """Generate distinct points endlessly, all studies in turn; keep one in ten of those too wide for the machine."""
+    endless = [_generate_study_points(base, *study) for study in _STUDIES]
     for turn in count():
         for i, points in enumerate(endless):
             point = next(points)
@@ -108,7 +108,7 @@ def _points(base: Mapping[str, Any]) -> Iterator[Point]:
             yield point
 
 
-def _points_of(
+def _generate_study_points(
     base: Mapping[str, Any], study: str, workload: str, mode: str, sample_s: float
 ) -> Iterator[Point]:
     widths = (1, 2, 4) if study == "processes-by-threads" else (1,)
@@ -124,8 +124,8 @@ def _points_of(
             yield Point(study, params, step_s)
 
 
-def _record(template: Record, point: Point, making: Making, place: int) -> Record:
-    """The record of a point: most are ok, a few failed, those too wide were skipped."""
+def _build_record(template: Record, point: Point, making: StoreRecipe, place: int) -> Record:
+    """Build the record of a point: most are ok, a few failed, too wide ones are skipped."""
     versions = {**template.versions, "torch": making.torch_version}
     named = json.dumps([point.study, point.params, versions], sort_keys=True).encode()
     began = _BEGAN + timedelta(seconds=20 * place)
@@ -140,8 +140,8 @@ def _record(template: Record, point: Point, making: Making, place: int) -> Recor
         "versions": versions,
         "protocol": template.protocol,
         "work": template.work,
-        "started_at": _moment(began),
-        "finished_at": _moment(began + timedelta(seconds=19)),
+        "started_at": _format_time(began),
+        "finished_at": _format_time(began + timedelta(seconds=19)),
         "corewise_version": template.corewise_version,
     }
     if point.width > _NUM_CORES:
@@ -153,10 +153,10 @@ def _record(template: Record, point: Point, making: Making, place: int) -> Recor
         failed = {"status": "failed", "kind": "memory", "reason": reason, "samples_s": [], "metrics": {}}
         return Record(status="failed", kind="memory", reason=reason, runs=(failed,), **common)
     step_s = point.step_s * (1 + making.slowed_by * _is_slowed(place, making.slowed_share))
-    runs = [_run(template, point, step_s, making.num_samples // NUM_RUNS, dice) for _ in range(NUM_RUNS)]
+    runs = [_build_run(template, point, step_s, making.num_samples // NUM_RUNS, dice) for _ in range(NUM_RUNS)]
     notes = ("warm-up ended by its time limit, not steady",) if place % 7 == 0 else ()
-    disturbed = (_disturbed(runs[0]),) if place % 20 == 3 else ()
-    metrics = _summary(template, runs, len(disturbed))
+    disturbed = (_mark_disturbed(runs[0]),) if place % 20 == 3 else ()
+    metrics = _summarize_runs(template, runs, len(disturbed))
     return Record(status="ok", runs=runs, disturbed=disturbed, notes=notes, metrics=metrics, **common)
 
 
@@ -164,10 +164,8 @@ def _is_slowed(place: int, share: float) -> bool:
     return bool(share) and place % round(1 / share) == 1
 
 
-def _run(
-    template: Record, point: Point, step_s: float, num_samples: int, dice: random.Random
-) -> dict[str, Any]:
-    """One run: a process is off by about a per cent, its samples by another, some of them by much more."""
+def _build_run(template: Record, point: Point, step_s: float, num_samples: int, dice: random.Random) -> dict[str, Any]:
+    """Build one run: processes differ by about 1 %, their samples by another 1 %, a few samples by much more."""
     like = template.runs[0]
     process_s = step_s * dice.lognormvariate(0.0, 0.01)
     samples_s = [round(process_s * (1 + abs(dice.gauss(0.0, 0.012))), 9) for _ in range(num_samples)]
@@ -179,24 +177,24 @@ def _run(
     metrics |= {"samples_per_step": float(batch), "num_steps": float(num_samples)}
     metrics["peak_memory_bytes"] = float(2**29 + batch * 12 * 2**20 + dice.randrange(2**24))
     num_ranks, num_threads = point.params["processes"], point.params["threads"]
-    ranks = [_rank(like["ranks"][0], number, num_threads) for number in range(num_ranks)]
+    ranks = [_build_rank(like["ranks"][0], number, num_threads) for number in range(num_ranks)]
     disturbances = ["other processes used 12 % of a core"] if dice.random() < 0.02 else []
     return {**like, "samples_s": samples_s, "metrics": metrics, "disturbances": disturbances, "ranks": ranks}
 
 
-def _rank(like: dict[str, Any], number: int, num_threads: int) -> dict[str, Any]:
+def _build_rank(like: dict[str, Any], number: int, num_threads: int) -> dict[str, Any]:
     cpus = list(range(number * num_threads, (number + 1) * num_threads))
     pids = range(500 + 50 * number, 505 + 50 * number + num_threads)
     own = {"rank": number, "cpus": cpus, "num_threads": num_threads, "pid": pids[0]}
     return {**like, **own, "thread_cpus": {str(pid): cpus for pid in pids}}
 
 
-def _disturbed(run: dict[str, Any]) -> dict[str, Any]:
+def _mark_disturbed(run: dict[str, Any]) -> dict[str, Any]:
     return {**run, "disturbances": ["the canary loop took 21 % longer than when the machine was quiet"]}
 
 
-def _summary(template: Record, runs: Sequence[dict[str, Any]], num_disturbed: int) -> dict[str, float]:
-    """The record's metrics under the names of a real one: medians over the runs, and what they give."""
+def _summarize_runs(template: Record, runs: Sequence[dict[str, Any]], num_disturbed: int) -> dict[str, float]:
+    """Compute the metrics of a record, as a real one has them: medians over the runs and derived values."""
     metrics = dict(template.metrics)
     metrics |= {name: statistics.median(run["metrics"][name] for run in runs) for name in runs[0]["metrics"]}
     medians_s = [run["metrics"]["step_s"] for run in runs]
@@ -208,5 +206,5 @@ def _summary(template: Record, runs: Sequence[dict[str, Any]], num_disturbed: in
     return metrics | {"num_disturbed_runs": float(num_disturbed)}
 
 
-def _moment(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The figures of a whole node: thread-scaling and hybrid studies, tuning, malleable threads, and its GPU.
+# Measure a whole node: thread-scaling and hybrid studies, tuning, malleable threads, and its GPU.
 # usage: benchmarks/sixteen_cores.sh OUT_FOLDER [STEP...]
-#   studies start control accuracy equal      the instrument's (all of them without a step)
-#   infer train                               what tuning gains; SEARCH=48s (training 80s) and MORE=24s of search for each workload
-#   malleable overhead                        widths that change; SECONDS_EACH=600 in all, ROUNDS=3
-#   kernels                                   triad and product beside C
+#   studies start control accuracy equal      the measuring itself (default)
+#   infer train                               the gain of tuning; SEARCH=48s (training 80s) and MORE=24s of search for each workload
+#   malleable overhead                        malleable widths; SECONDS_EACH=600 in all, ROUNDS=3
+#   kernels                                   triad and product, compared with C
 #   ceilings products primitives fft cg tune  of a GPU; MODELS=... of the primitives, FACTOR=8 times a CPU's batches
-# What was measured before is kept in OUT_FOLDER and gone on from. PYTHON names the interpreter.
+# Results in OUT_FOLDER are reused, so an interrupted run resumes. PYTHON names the interpreter.
 set -euo pipefail
 [ "$#" -gt 0 ] || { sed -n 2,8p "$0"; exit 2; }
 out=$(realpath -m "$1"); shift
@@ -26,7 +26,7 @@ gain() {
   "$python" benchmarks/tune_gain.py $(cases "$mode") "$@" --starts "${STARTS:-1}" \
     --seconds "${SECONDS_EACH:-100000}" --store "$out/gain-store" --out "$out/tune_gain.json"
 }
-"$python" -m corewise.dataflow.native || true  # once, before anything is timed
+"$python" -m corewise.accelerate.kernels || true  # once, before anything is timed
 for step in "${steps[@]}"; do
   echo "== $step"
   case "$step" in

@@ -1,4 +1,4 @@
-"""A step of about 1 ms: what Corewise reports against a hand-written loop in its own process, interleaved."""
+"""Compare a step of about 1 ms as Corewise reports it with a hand-written loop, in interleaved processes."""
 
 import argparse
 import statistics
@@ -7,10 +7,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measuring import WORKLOADS, keep, machine_line, plan_of
+from measuring import WORKLOADS, describe_machine, plan_text, write_figures
 
-from corewise.engine.warm_parent import ParentPool
-from corewise.spec.trial import to_json, write_json_aside
+from corewise.measured.trial import to_json, write_json_atomically
+from corewise.run.warm_parent import ParentPool
 
 STUDY = """
 question: Is a millisecond a millisecond?
@@ -37,11 +37,11 @@ print(statistics.median(times))
 """
 
 
-def hand_written_s(code: str) -> float:
-    """The median step that the hand-written loop prints."""
+def run_by_hand(code: str) -> float:
+    """Return the median step that the hand-written loop prints."""
     env = {"OMP_NUM_THREADS": "1"}
-    told = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
-    return float(told.stdout)
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=384, help="of the matrices; 384 is about a millisecond")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    plan = plan_of(STUDY.format(workloads=WORKLOADS, size=args.size))
+    plan = plan_text(STUDY.format(workloads=WORKLOADS, size=args.size))
     trial = plan.trials[0]
     code = BY_HAND.format(cpu=trial.ranks[0].cpus[0], size=args.size)
     ours, by_hand = [], []
@@ -59,23 +59,19 @@ def main() -> None:
         for pair in range(args.pairs):
             out_dir = Path(name) / str(pair)
             out_dir.mkdir()
-            write_json_aside(out_dir / "trial.json", to_json(trial))
+            write_json_atomically(out_dir / "trial.json", to_json(trial))
             for who in ("ours", "by hand") if pair % 2 else ("by hand", "ours"):
                 if who == "ours":
-                    [result] = pool.get(trial).run(
-                        trial, out_dir / "trial.json", out_dir, lambda _phase: None
-                    )
+                    [result] = pool.get(trial).run(trial, out_dir / "trial.json", out_dir, lambda _phase: None)
                     ours.append(statistics.median(result.samples_s))
                 else:
-                    by_hand.append(hand_written_s(code))
+                    by_hand.append(run_by_hand(code))
         pool.close()
     ratio = statistics.median(ours) / statistics.median(by_hand)
-    print(machine_line())
-    print(
-        f"corewise {statistics.median(ours) * 1e3:.4f} ms, by hand {statistics.median(by_hand) * 1e3:.4f} ms"
-    )
+    print(describe_machine())
+    print(f"corewise {statistics.median(ours) * 1e3:.4f} ms, by hand {statistics.median(by_hand) * 1e3:.4f} ms")
     print(f"ratio of medians over {args.pairs} processes each, in turn: {ratio:.4f} ({ratio - 1:+.2%})")
-    keep(args.out, corewise_s=ours, by_hand_s=by_hand, ratio=ratio)
+    write_figures(args.out, corewise_s=ours, by_hand_s=by_hand, ratio=ratio)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The product of matrices in tiles from files, with a tenth of their memory, against the one in memory.
+"""Compare the tiled matrix product from files, with a tenth of the memory, with the one in memory.
 
-Both multiply matrices of the same size and take turns; the numbers of the tiled one are checked. The files
-lie in a folder whose disk is not the limit: they were just written and are still in the page cache, or on
-tmpfs. Wants torch, numpy and Corewise's source folder.
+Both multiply matrices of the same size and take turns. The numbers of the tiled one are checked. The disk is
+not the limit: the files were just written and are still in the page cache, or they are on tmpfs. Needs torch,
+numpy and Corewise's source folder.
 
   python benchmarks/tiled_product.py --out tiled_product.json
   python benchmarks/tiled_product.py --size 16384 --tile 1024 --folder /dev/shm
@@ -18,58 +18,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_runs import kernel_job, machine_line
+from kernel_runs import describe_machine, prepare_kernel_job
 
 ASKED_RATIO = 0.80
-KEPT = (
-    "multiply_s",
-    "read_s",
-    "write_s",
-    "wait_s",
-    "overlap",
-    "num_tiles_read",
-    "tiles_bytes",
-    "block_of_sums",
-)
+KEPT = ("multiply_s", "read_s", "write_s", "wait_s", "overlap", "num_tiles_read", "tiles_bytes", "block_of_sums")
 
 
-def seconds(step: Any) -> float:
+def time_step(step: Any) -> float:
     began = time.perf_counter()
     step()
     return time.perf_counter() - began
 
 
 def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """Times of both sides in turn, and the facts of the last tiled product."""
+    """Time both sides in turns, and collect the facts of each tiled product."""
     torch.set_num_threads(args.threads)
     own = {"size": args.size, "tile": args.tile, "folder": folder}
-    tiled = kernel_job("tiled_product", "torch", args.dtype, args.threads, own, device=args.device)
+    tiled = prepare_kernel_job("tiled_product", "torch", args.dtype, args.threads, own, device=args.device)
     dtype = getattr(torch, args.dtype)
     a, b = (torch.randn(args.size, args.size, dtype=dtype, device=args.device) for _ in range(2))
     c = torch.empty_like(a)
 
-    def in_memory() -> None:
+    def multiply_in_memory() -> None:
         torch.mm(a, b, out=c)
         if args.device == "cuda":
             torch.cuda.synchronize()
 
-    in_memory()
+    multiply_in_memory()
     times_s: dict[str, list[float]] = {"in memory": [], "tiled": []}
     facts = []
     for number in range(args.repeats):
-        sides = [("in memory", in_memory), ("tiled", tiled.step)]
+        sides = [("in memory", multiply_in_memory), ("tiled", tiled.step)]
         for name, step in sides if number % 2 == 0 else reversed(sides):
-            times_s[name].append(seconds(step))
-        found = tiled.facts()
+            times_s[name].append(time_step(step))
+        found = tiled.read_facts()
         facts.append({name: found[name] for name in KEPT})
     tiled.close()
     return {"times_s": times_s, "facts": facts}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--tile", type=int, default=1024)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
@@ -79,7 +68,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    print(machine_line(), f"threads {args.threads}, torch {torch.__version__}")
+    print(describe_machine(), f"threads {args.threads}, torch {torch.__version__}")
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         found = measure(args, folder)
     flops = 2.0 * args.size**3 - args.size**2
@@ -98,7 +87,7 @@ def main() -> None:
     )
     if args.out is not None:
         settings = {name: getattr(args, name) for name in ("size", "tile", "dtype", "device", "threads")}
-        kept = {"machine": machine_line(), "asked_ratio": ASKED_RATIO, **settings, **found}
+        kept = {"machine": describe_machine(), "asked_ratio": ASKED_RATIO, **settings, **found}
         args.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 

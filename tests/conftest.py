@@ -1,4 +1,4 @@
-"""What every test may use, and how tests are dealt out when several processes run them (`make test`)."""
+"""Fixtures for every test, and the distribution of tests over several processes (`make test`)."""
 
 import os
 import random
@@ -11,8 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# A busy machine is no failure: time decides no test. Nor does chance: every run draws the same examples,
-# but for one that is asked to look for new ones (COREWISE_EXPLORE=1).
+# Time decides no test, so a busy machine is no failure. Every run draws the same examples, unless
+# COREWISE_EXPLORE=1 asks for new ones.
 hypothesis.settings.register_profile(
     "corewise",
     deadline=None,
@@ -21,43 +21,64 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("corewise")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+# Shells start background jobs with SIGINT ignored, and nohup starts programs with SIGHUP ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup starts programs
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# JAX and TensorFlow make their threads once in a process; in those of the tests they have one.
+# JAX and TensorFlow create their threads once per process; in tests they have one.
 os.environ.update({"PJRT_NPROC": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"})
 
 REQUIRE_PARTS = "COREWISE_REQUIRE_PARTS"
-# How tests are dealt out: those of a place below stay in one process under one name, the slow ones after it
-# go one by one to the process that is free, and all others stay together by file.
+# The distribution of tests: those of the paths below share one process, the slow folders after it go test by
+# test to a free process, and all others stay together by file.
 TOGETHER = {
-    "tests/bundle/": "a bundle, made and installed once",
+    "tests/bundle/": "a bundle, built and installed once",
     "tests/end_to_end/test_launch_slurm.py": "the daemons of Slurm",
     "tests/machine/test_slurm_live.py": "the daemons of Slurm",
 }
 ONE_BY_ONE = ("tests/end_to_end/",)
-SET_BY_JOBS = ("_NUM_THREADS", "PJRT_NPROC", "COREWISE_PLANS", "TORCHINDUCTOR_CACHE_DIR")  # ends of names
+# Long sweeps over parameters: the fast tier runs a few sets spread over the sweep, the slow tier the rest.
+SWEEPS = tuple(f"tests/{name}/" for name in ("accelerate", "bundle", "contracts", "end_to_end", "measured"))
+FAST_SETS = 3
+# Suffixes of environment variables that jobs set.
+SET_BY_JOBS = ("_NUM_THREADS", "PJRT_NPROC", "COREWISE_PLANS", "TORCHINDUCTOR_CACHE_DIR")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals tests out so that what some of them share is made once."""
+    """Distribute tests so that shared fixtures are built once."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return share_of(nodeid)
+            return find_scope(nodeid)
 
-    for place in (*TOGETHER, *ONE_BY_ONE):
-        assert (config.rootpath / place).exists(), f"{place} has moved: mend {__file__}"
-    config.option.loadscopereorder = False  # the slow folders come early by name
+    for place in (*TOGETHER, *ONE_BY_ONE, *SWEEPS):
+        assert (config.rootpath / place).exists(), f"{place} has moved: update {__file__}"
+    # The slow folders come early by name.
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
-def share_of(nodeid: str) -> str:
-    """The name of what one process runs together, this test among it."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the parameter sets of a long sweep as slow, except for a few."""
+    sweeps: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.nodeid.startswith(SWEEPS):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for sets in sweeps.values():
+        last = len(sets) - 1
+        fast = {round(i * last / (FAST_SETS - 1)) for i in range(FAST_SETS)}
+        for i, item in enumerate(sets):
+            if i not in fast:
+                item.add_marker("slow")
+
+
+def find_scope(nodeid: str) -> str:
+    """Find the name of the group of tests that run in the same process as this one."""
     for place, name in TOGETHER.items():
         if nodeid.startswith(place):
             return name
@@ -66,7 +87,7 @@ def share_of(nodeid: str) -> str:
 
 @pytest.fixture
 def need() -> Callable[[bool, str], None]:
-    """Skips with the reason when a system part is missing; fails instead where parts are required."""
+    """Skip with the reason if a system part is missing; fail instead if parts are required."""
 
     def check(present: bool, reason: str) -> None:
         if present:
@@ -80,18 +101,18 @@ def need() -> Callable[[bool, str], None]:
 
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps what tests build out of the user's cache, and the user's terminal out of the tests."""
+    """Keep builds of tests out of the cache of the user, and the terminal of the user out of tests."""
     base = tmp_path_factory.getbasetemp()
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
-    # The C++ executor takes long to build and its name tells all that it rests on: it outlives the session.
-    lasting = next((one for one in base.parents if one.name.startswith("pytest-of-")), base)
-    monkeypatch.setenv("COREWISE_NATIVE_CACHE", str(lasting / "corewise-native"))
+    # The C++ executor takes long to build and is named by a hash of its sources: it outlives the session.
+    shared = next((folder for folder in base.parents if folder.name.startswith("pytest-of-")), base)
+    monkeypatch.setenv("COREWISE_NATIVE_CACHE", str(shared / "corewise-native"))
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time(request: pytest.FixtureRequest) -> None:
-    """Random numbers of a test are its own and the same in every run, whatever ran before it."""
+    """Seed random numbers by the name of the test, independent of tests that ran before."""
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
@@ -103,21 +124,21 @@ def _same_numbers_each_time(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _variables_as_before() -> Iterator[None]:
-    """Commands and jobs in the tests' own process set variables; no later test inherits them."""
+    """Restore variables that commands and jobs in this process set, so no later test inherits them."""
 
-    def ours() -> dict[str, str]:
+    def read_variables() -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name.endswith(SET_BY_JOBS)}
 
-    before = ours()
+    before = read_variables()
     yield
-    for name in ours().keys() - before.keys():
+    for name in read_variables().keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
 def _threads_as_before() -> Iterator[None]:
-    """Jobs made in the tests' own process set torch's threads; the next test finds them as they were."""
+    """Restore the number of torch threads, which jobs in this process set."""
     torch: Any = sys.modules.get("torch")
     before = torch.get_num_threads() if torch is not None else len(os.sched_getaffinity(0))
     yield

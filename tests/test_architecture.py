@@ -1,4 +1,4 @@
-"""The two sides meet only in files: who may import whom, and what may be loaded where."""
+"""The two sides share only files: these tests restrict imports of packages and frameworks."""
 
 import ast
 import json
@@ -8,61 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from corewise.launcher.measured_side import MEASURED_FOLDERS, PACKAGE, build_worker, measured_sources
+from corewise.launch.worker_archive import MEASURED_FOLDERS, PACKAGE, build_worker, list_measured_sources
 
 FRAMEWORKS = {"torch", "tensorflow", "jax", "cupy", "mpi4py"}
-FRAMEWORK_FOLDERS = ("runtimes/", "dataflow/", "batching/")
-IMAGE_FILES = {"runtimes/torch/images.py"}
+FRAMEWORK_FOLDERS = ("measured/runtimes/", "accelerate/")
+IMAGE_FILES = {"measured/runtimes/torch/modules/images.py"}
 ALL_FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
-# Each folder of the control side, with the folders it may import besides itself and the shared nouns.
-CONTROL_IMPORTS = {
-    "spec": {"workloads", "runtimes"},
-    "machine": {"spec"},
+# The packages that each package may import besides itself. The order is that of the architecture: a package
+# imports only packages above it, so there is no cycle.
+LEAVES = {"errors", "cache_folder", "process_control", "progress", "text_format"}
+ALLOWED_IMPORTS = {
+    "accelerate": set(),
+    "measured": {"accelerate"},
     "stats": set(),
-    "store": {"spec", "stats"},
-    "launcher": {"spec", "machine", "worker", "dataflow"},
-    "engine": {"spec", "machine", "launcher", "stats", "store", "workloads", "worker"},
-    "tuner": {"spec", "machine", "launcher", "stats", "store", "engine", "workloads", "report", "progress"},
-    "bundle": {"spec", "store"},
-    "breakdown": {"spec", "machine", "report", "workloads"},
-    "report": {"spec", "stats", "store"},
-    "comparison": {"spec", "stats", "store", "report", "workloads"},
-    "cli": {
-        "breakdown",
-        "bundle",
-        "comparison",
-        "report",
-        "spec",
-        "machine",
-        "launcher",
-        "stats",
-        "store",
-        "engine",
-        "workloads",
-        "tuner",
-    },
+    "machine": {"measured"},
+    "study": {"measured", "machine"},
+    "store": {"measured", "study", "stats"},
+    "launch": {"accelerate", "measured", "machine", "study"},
+    "run": {"accelerate", "measured", "machine", "study", "stats", "store", "launch"},
+    "analysis": {"measured", "machine", "study", "stats", "store"},
+    "report": {"measured", "machine", "study", "stats", "store", "analysis"},
+    "explain": {"measured", "machine", "study", "store", "launch", "run", "analysis", "report"},
+    "tuning": {"measured", "machine", "study", "stats", "store", "launch", "run", "analysis", "report"},
+    "bundle": {"study", "store", "machine"},
 }
+# Inside the measured side: what is computed does not know with what.
 MEASURED_IMPORTS = {
-    "worker": {"spec.trial", "machine.pinning", "probes", "runtimes", "workloads"},
-    "runtimes": {"spec.trial", "machine.pinning", "probes", "workloads", "dataflow"},
-    "workloads": {"runtimes.base"},
-    "probes": {"machine.pinning"},
-    "dataflow": {"machine.pinning"},
+    "workloads": {"runtimes.base", "parameters", "trial", "cache_sizes"},
+    "probes": {"pinning", "sysfs"},
 }
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Every module a file names in an import, at any depth."""
+    """Return every module that a file imports, at any depth."""
     found: set[str] = set()
     for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found.add(node.module)
-            found |= {
-                f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("corewise")
-            }
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("corewise")}
     return found
 
 
@@ -76,12 +62,12 @@ def test_only_runtimes_import_a_framework(path: Path) -> None:
         assert not {name.split(".")[0] for name in imported_modules(path)} & FRAMEWORKS
 
 
-@pytest.mark.parametrize("path", measured_sources(), ids=str)
+@pytest.mark.parametrize("path", list_measured_sources(), ids=str)
 def test_the_measured_side_needs_only_the_standard_library_numpy_and_its_framework(path: Path) -> None:
     allowed = {"corewise", "numpy"}
-    if path.parts[0] == "runtimes" and len(path.parts) > 2:
-        allowed.add(path.parts[1])
-    if path.parts[0] == "dataflow":
+    if path.parts[:2] == ("measured", "runtimes") and len(path.parts) > 3:
+        allowed.add(path.parts[2])
+    if path.parts[0] == "accelerate":
         allowed.add("torch")
     if str(path) in IMAGE_FILES:
         allowed.add("PIL")
@@ -89,7 +75,7 @@ def test_the_measured_side_needs_only_the_standard_library_numpy_and_its_framewo
     assert roots - set(sys.stdlib_module_names) - allowed - {"__future__"} == set()
 
 
-@pytest.mark.parametrize("path", measured_sources(), ids=str)
+@pytest.mark.parametrize("path", list_measured_sources(), ids=str)
 def test_the_measured_side_is_written_for_python_3_9(path: Path) -> None:
     source = (PACKAGE / path).read_text()
     tree = ast.parse(source, feature_version=(3, 9))
@@ -97,39 +83,51 @@ def test_the_measured_side_is_written_for_python_3_9(path: Path) -> None:
     assert not uses_annotations or "from __future__ import annotations" in source
 
 
-@pytest.mark.parametrize("path", measured_sources(), ids=str)
+@pytest.mark.parametrize("path", list_measured_sources(), ids=str)
 def test_the_measured_side_never_imports_the_control_side(path: Path) -> None:
-    travelling = {str(p.with_suffix("")).replace("/", ".") for p in measured_sources()}
+    travelling = {str(p.with_suffix("")).replace("/", ".") for p in list_measured_sources()}
     folders = {".".join(name.split(".")[:-1]) for name in travelling} | set(MEASURED_FOLDERS)
     for name in own_imports(path):
         parent = name.rpartition(".")[0]
         assert name in travelling or parent in travelling or name in folders or name == "__version__", name
 
 
-@pytest.mark.parametrize("path", [p for p in ALL_FILES if p.parts[0] in CONTROL_IMPORTS], ids=str)
-def test_control_side_imports_point_one_way(path: Path) -> None:
+@pytest.mark.parametrize("path", [p for p in ALL_FILES if p.parts[0] in ALLOWED_IMPORTS], ids=str)
+def test_packages_import_only_packages_above_them(path: Path) -> None:
     folder = path.parts[0]
-    if path in measured_sources():
-        return
-    allowed = CONTROL_IMPORTS[folder] | {folder, "__version__"}
+    allowed = ALLOWED_IMPORTS[folder] | LEAVES | {folder, "__version__"}
     assert {name.split(".")[0] for name in own_imports(path)} - allowed == set()
 
 
-@pytest.mark.parametrize("path", [p for p in measured_sources() if p.parts[0] in MEASURED_IMPORTS], ids=str)
-def test_measured_side_imports_point_one_way(path: Path) -> None:
-    allowed = MEASURED_IMPORTS[path.parts[0]] | {path.parts[0]}
-    for name in own_imports(path):
-        if name.split(".")[0] in {"spec", "machine"} and "." not in name:
-            continue  # `from corewise.machine import pinning` names both
+def test_packages_have_no_import_cycle() -> None:
+    seen = set(LEAVES)
+    for folder, imports in ALLOWED_IMPORTS.items():
+        assert imports <= seen, f"{folder} may import a package below it"
+        seen.add(folder)
+    assert {p.parts[0] for p in ALL_FILES if len(p.parts) > 1} == {*ALLOWED_IMPORTS, "cli"}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in list_measured_sources() if len(p.parts) > 2 and p.parts[1] in MEASURED_IMPORTS], ids=str
+)
+def test_workloads_and_probes_do_not_know_the_runtimes(path: Path) -> None:
+    folder = path.parts[1]
+    allowed = {f"measured.{name}" for name in (*MEASURED_IMPORTS[folder], folder)} | LEAVES
+    for name in own_imports(path) - {"measured"}:
         assert any(name == ok or name.startswith(ok + ".") for ok in allowed), name
 
 
-@pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["list", "--json"]], ids=" ".join)
-def test_the_control_side_loads_no_framework(words: list[str]) -> None:
+@pytest.mark.parametrize("folder", sorted({p.parent for p in ALL_FILES}), ids=str)
+def test_no_folder_holds_more_than_twenty_modules(folder: Path) -> None:
+    assert len([p for p in ALL_FILES if p.parent == folder and p.name != "__init__.py"]) <= 20
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--json"], ["list", "--json"]], ids=" ".join)
+def test_the_control_side_loads_no_framework(arguments: list[str]) -> None:
     code = (
         "import sys, json\n"
-        "from corewise.cli.main import app\n"
-        f"try: app({words!r})\nexcept SystemExit: pass\n"
+        "from corewise.cli.main import build_app\n"
+        f"try: build_app()({arguments!r})\nexcept SystemExit: pass\n"
         "print('LOADED', json.dumps(sorted(m for m in sys.modules if '.' not in m)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -142,12 +140,10 @@ def test_the_worker_runs_alone_without_the_control_sides_libraries(tmp_path: Pat
     worker = build_worker(tmp_path)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import corewise.worker.zygote, corewise.workloads.registry\n"
+        "import corewise.measured.worker.zygote, corewise.measured.workloads.registry\n"
         "print(corewise.__file__, *sorted(m for m in sys.modules if '.' not in m))"
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(worker)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(worker)], capture_output=True, text=True, check=True)
     where, *loaded = done.stdout.split()
     assert where.startswith(str(worker))
     assert not set(loaded) & {"pydantic", "typer", "rich", "yaml", "duckdb", "scipy", *FRAMEWORKS}

@@ -15,20 +15,27 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from corewise.cli.main import app
-from corewise.engine.collect import FAILURE_ORDER
-from corewise.engine.run import CANARY_LIMIT
-from corewise.launcher.environment import CONTROLLED_NAMES, CONTROLLED_PREFIXES
-from corewise.probes.processes import LEAST_CO_RUNNER, MAX_OTHER_OF_CPUS, MAX_OTHER_OF_WALL, MAX_STEAL_OF_CPUS
-from corewise.spec.axes import AXES, COUNT_WORDS, Axis, Word
-from corewise.spec.expand import expand
-from corewise.spec.expressions import Expression
-from corewise.spec.feasibility import MachineView
-from corewise.spec.record import Record
-from corewise.spec.study import GOVERNED, PRESETS, StudyFile, load_study
-from corewise.spec.trial import Protocol
+from corewise.cli.main import build_app
+from corewise.launch.environment import CONTROLLED_NAMES, CONTROLLED_PREFIXES
+from corewise.measured.probes.disturbances import (
+    CO_RUNNER_FRACTION,
+    MAX_OTHER_CPU_FRACTION,
+    MAX_OTHER_WALL_FRACTION,
+    MAX_STEAL_FRACTION,
+)
+from corewise.measured.trial import Protocol
+from corewise.measured.workloads.registry import find_workload, list_workloads
+from corewise.run.run_collector import FAILURE_ORDER
+from corewise.run.study_runner import CANARY_LIMIT
 from corewise.store.store import Store
-from corewise.workloads.registry import find_workload, list_workloads
+from corewise.study.axes import AXES, COUNT_KEYWORDS, Axis, Keyword
+from corewise.study.planning.expansion import expand_study
+from corewise.study.planning.feasibility import MachineView
+from corewise.study.record import Record
+from corewise.study.study import AXES_OF_VARIABLES, PRESETS, StudyFile, load_study
+from corewise.study.syntax.expressions import Expression
+
+APP = build_app()
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -53,8 +60,11 @@ class Block(NamedTuple):
         return named[1] if named else ""
 
 
-# Calls that take the kind of a failure, and names bound to one.
-FAILURE = re.compile(r'(?:[Ff]ailed|kill(?:_all)?)\((?:[\w.]+,\s*)*\s*"(\w+)"|\bkind(?:, text)? ?= ?"(\w+)"')
+# Calls that take the category of a failure, and names bound to one.
+FAILURE = re.compile(
+    r'(?:[Ff]ailed|[Ff]ailure|kill(?:_all)?)\((?:[\w.]+,\s*)*\s*"(\w+)"'
+    r'|\b(?:kind|category)(?:, text)? ?= ?"(\w+)"'
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -68,7 +78,7 @@ def prose(document: Path) -> str:
 
 
 def write_files(document: Path, folder: Path) -> list[Path]:
-    """The studies of a document, written to a folder beside the Python files it shows."""
+    """Write the studies and Python files of a document to a folder; return the studies."""
     for block in blocks(document, "python"):
         if block.file_name:
             (folder / block.file_name).write_text(block.text)
@@ -80,13 +90,13 @@ def write_files(document: Path, folder: Path) -> list[Path]:
 
 
 def commands(document: Path) -> list[list[str]]:
-    """The words after `corewise` of every such line in a shell block."""
+    """Return the arguments of every `corewise` line in a shell block."""
     lines = [line for block in blocks(document, "sh") for line in block.text.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("corewise ")]
 
 
 def mentions(document: Path) -> list[list[str]]:
-    """The words after `corewise` wherever it stands between backquotes."""
+    """Return the arguments of `corewise` wherever it stands between backquotes."""
     return [text.split() for text in re.findall(r"`corewise\s([^`]+)`", prose(document))]
 
 
@@ -116,22 +126,6 @@ def code(value: object) -> str:
 
 
 @each_document
-def test_every_relative_link_leads_to_a_file_and_a_heading(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
-        if "://" in target:
-            continue
-        file, _, anchor = target.partition("#")
-        path = document.parent / file if file else document
-        assert path.exists(), f"{document.name} links to {target}"
-        assert not anchor or anchor in set(_anchors(path)), f"{document.name} links to {target}"
-
-
-def _anchors(path: Path) -> Iterator[str]:
-    for heading in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE):
-        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-@each_document
 def test_every_study_in_a_document_can_be_read(document: Path, tmp_path: Path) -> None:
     for path in write_files(document, tmp_path):
         study = load_study(path)
@@ -140,28 +134,29 @@ def test_every_study_in_a_document_can_be_read(document: Path, tmp_path: Path) -
 
 @each_document
 def test_every_command_has_a_verb_and_options_that_exist(document: Path) -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(APP)
     assert isinstance(group, TyperGroup)
     named = mentions(document)
-    assert {words[0] for words in named} <= {*group.commands, "--help", "--version"}
-    for verb, *words in [*commands(document), *(words for words in named if len(words) > 1)]:
+    assert {args[0] for args in named} <= {*group.commands, "--help", "--version"}
+    for verb, *args in [*commands(document), *(args for args in named if len(args) > 1)]:
         assert verb in group.commands
-        group.commands[verb].make_context(verb, words)  # parses, executes nothing
+        # This parses the arguments and executes nothing.
+        group.commands[verb].make_context(verb, args)
 
 
 def test_the_cheap_commands_of_the_readme_end_well(tmp_path: Path) -> None:
-    told = [words for words in commands(ROOT / "README.md") if words[0] in ("doctor", "list", "plan")]
-    cheap = [words for words in told if "--ceilings" not in words]
-    assert [words[0] for words in cheap] == ["doctor", "list", "plan"]
-    for words in cheap:
-        done = corewise(words, tmp_path)
+    shown = [args for args in commands(ROOT / "README.md") if args[0] in ("doctor", "list", "plan")]
+    cheap = [args for args in shown if "--ceilings" not in args]
+    assert [args[0] for args in cheap] == ["doctor", "list", "plan"]
+    for args in cheap:
+        done = corewise(args, tmp_path)
         assert done.returncode == 0, done.stderr
 
 
 def test_the_tutorials_plan_is_what_its_study_means_on_two_cores(tmp_path: Path) -> None:
     tutorial = ROOT / "docs/tutorial.md"
     layout = next(path for path in write_files(tutorial, tmp_path) if path.name == "layout.yaml")
-    expansion = expand(load_study(layout), MachineView(num_cores=2, num_cpus=2))
+    expansion = expand_study(load_study(layout), MachineView(num_cores=2, num_cpus=2))
     [shown] = [b.text for b in blocks(tutorial, "") if b.text.startswith("layout: ") and "CPUs" in b.text]
     names = ("mode", "threads", "memory_format")
     rows = [tuple(line.split()[:3]) for line in shown.splitlines() if line.startswith(("infer", "train"))]
@@ -172,7 +167,7 @@ def test_the_tutorials_plan_is_what_its_study_means_on_two_cores(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the example of docs/own-workload.md was run, hastily."""
+    """Run the example of docs/own-workload.md with a small budget and return its folder."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("own")
     [study] = write_files(ROOT / "docs/own-workload.md", folder)
@@ -181,19 +176,17 @@ def own_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def corewise(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return python(["-m", "corewise", *words], folder)
+def corewise(args: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return python(["-m", "corewise", *args], folder)
 
 
-def python(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def python(args: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=100
-    )
+    return subprocess.run([sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
 
 
 def records(folder: Path) -> tuple[Record, ...]:
-    return Store.open(folder / "corewise-store", create=False).records().records
+    return Store.open(folder / "corewise-store", create=False).read_records().records
 
 
 def test_the_example_of_an_own_workload_trains_and_infers(own_run: Path) -> None:
@@ -231,10 +224,10 @@ def test_every_metric_of_a_record_is_explained(own_run: Path) -> None:
     assert {"loss", "step_s_low", "window_samples"} <= measured
 
 
-def test_every_kind_of_failure_is_explained() -> None:
+def test_every_failure_category_is_explained() -> None:
     explained = {name for row in table("how-it-measures.md", "kind") for name in quoted(row[0])}
-    sources = tuple(f"worker/{name}.py" for name in ("rank", "zygote", "serve", "held"))
-    sources += ("engine/warm_parent.py",)
+    sources = tuple(f"measured/worker/{name}.py" for name in ("rank", "zygote", "command_loop", "held_ranks"))
+    sources += ("run/warm_parent.py",)
     text = "".join((ROOT / "src/corewise" / source).read_text() for source in sources)
     written = {first or second for first, second in FAILURE.findall(text)}
     assert {*FAILURE_ORDER, *written} == explained
@@ -246,12 +239,12 @@ def test_the_table_of_axes_is_that_of_the_code() -> None:
 
 
 def _values(axis: Axis) -> str:
-    if axis.kind == "choice":
+    if axis.value_type == "choice":
         return ", ".join(map(code, axis.choices))
-    if axis.kind != "count":
-        return {"flag": "`true`, `false`", "folder": "`synthetic` or a folder"}[axis.kind]
-    words = [*axis.words, *(["null"] if axis.takes_null else [])]
-    return ", ".join([f"whole number ≥ {axis.minimum}", *map(code, words)])
+    if axis.value_type != "count":
+        return {"flag": "`true`, `false`", "folder": "`synthetic` or a folder"}[axis.value_type]
+    keywords = [*axis.keywords, *(["null"] if axis.takes_null else [])]
+    return ", ".join([f"whole number ≥ {axis.minimum}", *map(code, keywords)])
 
 
 def _default(axis: Axis) -> str:
@@ -276,17 +269,14 @@ def test_the_table_of_keys_is_that_of_the_code() -> None:
 def test_the_table_of_words_is_that_of_the_code() -> None:
     rows = table("study-files.md", "word")
     shown = {quoted(row[0])[0]: tuple(map(int, row[2].split(", "))) for row in rows}
-    assert shown == {word: Word(word).numbers(12) for word in COUNT_WORDS}
+    assert shown == {name: Keyword(name).resolve(12) for name in COUNT_KEYWORDS}
 
 
 def test_the_tables_of_workload_parameters_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corewise.workloads.kernels.stream.last_level_cache_bytes", lambda: None)
+    monkeypatch.setattr("corewise.measured.workloads.kernels.stream.read_last_level_cache_bytes", lambda: None)
     shown: dict[str, dict[str, float]] = {}
     names: list[str] = []
-    for workloads, parameter, default in (
-        *table("study-files.md", "workload"),
-        *table("kernels.md", "workload"),
-    ):
+    for workloads, parameter, default in (*table("study-files.md", "workload"), *table("kernels.md", "workload")):
         names = quoted(workloads) or names  # "the same"
         for name in names:
             shown.setdefault(name, {})[quoted(parameter)[0].removeprefix("args.")] = json.loads(default)
@@ -297,11 +287,11 @@ def test_the_tables_of_workload_parameters_are_those_of_the_code(monkeypatch: py
 def test_every_variable_that_a_trial_controls_is_named() -> None:
     section = (ROOT / "docs/study-files.md").read_text().partition("## Environment")[2].partition("## ")[0]
     named = set(quoted(section))
-    assert {*CONTROLLED_PREFIXES, *CONTROLLED_NAMES, *GOVERNED} <= named
+    assert {*CONTROLLED_PREFIXES, *CONTROLLED_NAMES, *AXES_OF_VARIABLES} <= named
 
 
 def test_the_thresholds_of_disturbance_are_those_of_the_code() -> None:
-    limits = (MAX_OTHER_OF_WALL, MAX_OTHER_OF_CPUS, LEAST_CO_RUNNER, MAX_STEAL_OF_CPUS)
+    limits = (MAX_OTHER_WALL_FRACTION, MAX_OTHER_CPU_FRACTION, CO_RUNNER_FRACTION, MAX_STEAL_FRACTION)
     text = (ROOT / "docs/how-it-measures.md").read_text()
     section = text.partition("## Disturbed runs")[2].partition("\n## ")[0]
     assert [f"{100 * limit:g} %" for limit in limits] == re.findall(r"[\d.]+ %", section)
@@ -310,7 +300,7 @@ def test_the_thresholds_of_disturbance_are_those_of_the_code() -> None:
 
 def test_the_tolerances_of_the_check_are_those_of_the_code() -> None:
     pytest.importorskip("torch")
-    from corewise.runtimes.torch.checking import TOLERANCES
+    from corewise.measured.runtimes.torch.modules.numerical_check import TOLERANCES
 
     shown = {
         name.lower(): (float(outputs), float(gradients))

@@ -5,20 +5,22 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 
+# Public names and their modules. They are imported on first use, because this file travels to the measured
+# side, which has no tuner.
+_PUBLIC = {
+    "tune": "corewise.tuning.api",
+    "malleable": "corewise.accelerate.malleable.module_wrapper",
+    "parallel": "corewise.accelerate.malleable.marked_branches",
+    "freeze": "corewise.accelerate.freeze.freeze_module",
+    "use_fast_kernels": "corewise.accelerate.fast_kernels.use_fast_kernels",
+    "quantize": "corewise.accelerate.quantize",
+    "report_progress": "corewise.progress",
+}
+
+
 def __getattr__(name: str) -> object:
-    # When asked for and by name: this file travels to the measured side, where there is no tuner.
     from importlib import import_module
 
-    if name == "tune":
-        return import_module("corewise.tuner.api").tune
-    if name in ("malleable", "parallel"):
-        return getattr(import_module(f"corewise.dataflow.{name}"), name)
-    if name == "freeze":
-        return import_module("corewise.runtimes.torch.prepared").freeze
-    if name == "quicken":
-        return import_module("corewise.runtimes.torch.quickened").quicken
-    if name == "quantize":
-        return import_module("corewise.runtimes.torch.quantization").quantize
-    if name == "report_progress":
-        return import_module("corewise.progress").report_progress
-    raise AttributeError(f"module 'corewise' has no attribute {name!r}")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'corewise' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)

@@ -1,5 +1,5 @@
-"""`python -m corewise` is the command line."""
+"""Run the command line with `python -m corewise`."""
 
-from corewise.cli.entry import main
+from corewise.cli.main import main
 
 main()

@@ -1,6 +1,6 @@
-"""`corewise.report_progress(samples=…)`: how a script tells `corewise tune` how far it has come.
+"""`corewise.report_progress(samples=…)`: a script reports its throughput to `corewise tune`.
 
-Runs within the user's script: standard library only, Python 3.9. Without a tuner it does nothing.
+Runs inside the user's script: standard library only, Python 3.9. Without a tuner it does nothing.
 """
 
 from __future__ import annotations
@@ -8,12 +8,21 @@ from __future__ import annotations
 import os
 import time
 
-PROGRESS_FILE = "COREWISE_PROGRESS"  # where reports go; each process writes a file of its own beside it
-LOADER_WORKERS = "COREWISE_LOADER_WORKERS"  # how many loader workers a tuned script should use
+# Environment variable with the path prefix of the report files; each process appends its process id.
+PROGRESS_FILE = "COREWISE_PROGRESS"
+# Environment variable with the number of loader workers that a tuned script should use.
+LOADER_WORKERS = "COREWISE_LOADER_WORKERS"
 
 
 def report_progress(samples: float) -> None:
-    """Tell that so many more samples are done; call it once a step."""
+    """Report that `samples` more samples are done. Call it once per step.
+
+    Args:
+        samples: how many samples (images, sequences) were completed since the last call.
+
+    Example:
+        >>> corewise.report_progress(samples=len(batch))
+    """
     path = os.environ.get(PROGRESS_FILE)
     if path is None:
         return

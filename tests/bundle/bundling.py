@@ -1,4 +1,4 @@
-"""Wheels to choose from, and a machine cut off from every index."""
+"""Helpers for bundle tests: synthetic wheels, and an environment without package index or network."""
 
 import os
 import subprocess
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from corewise.bundle.pip_download import Source
-from corewise.bundle.target import make_target
+from corewise.bundle.pip_download import PackageSource
+from corewise.bundle.target import parse_target
 
 NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_CONFIG_FILE": os.devnull}
 HAS_NO_NETWORK = subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode == 0
 NO_NETWORK = ("unshare", "-rn") if HAS_NO_NETWORK else ()
 MADE_AT = "1700000000"
-THIS = make_target(None, None, None)
+THIS = parse_target(None, None, None)
 
 
 def make_wheel(
     folder: Path, name: str, version: str, requires: tuple[str, ...] = (), tag: str = "py3-none-any"
 ) -> Path:
-    """A wheel with one empty module."""
+    """Write a wheel with one empty module."""
     info = f"{name}-{version}.dist-info"
     headers = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     headers += [f"Requires-Dist: {each}\n" for each in requires]
@@ -34,40 +34,40 @@ def make_wheel(
     return path
 
 
-def only_from(folder: Path) -> Source:
-    """A source that is one folder of wheels; the index has to be switched off in the environment."""
-    return Source(find_links=(str(folder),))
+def make_source(folder: Path) -> PackageSource:
+    """Create a source with one folder of wheels; the environment must disable the index."""
+    return PackageSource(find_links=(str(folder),))
 
 
-def offline(extra: Mapping[str, str] = {}) -> dict[str, str]:
-    """The environment with no index to ask."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    return {**kept, **NO_INDEX, **extra}
+def make_offline_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the environment without a package index."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    return {**environment, **NO_INDEX, **extra}
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What install.sh left and said."""
+    """An installation and the output of install.sh."""
 
     prefix: Path
     done: subprocess.CompletedProcess[str]
 
-    def corewise(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run_corewise(self, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*NO_NETWORK, str(self.prefix / "bin/corewise"), *words],
+            [*NO_NETWORK, str(self.prefix / "bin/corewise"), *arguments],
             cwd=cwd,
-            env=offline(),
+            env=make_offline_environment(),
             capture_output=True,
             text=True,
             timeout=300,
         )
 
 
-def install(bundle: Path, python: Path | str | None, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run install.sh as on a machine without network."""
+def install(bundle: Path, python: Path | str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run install.sh without a network."""
     return subprocess.run(
-        [*NO_NETWORK, "sh", str(bundle / "install.sh"), *words],
-        env=offline({} if python is None else {"PYTHON": str(python)}),
+        [*NO_NETWORK, "sh", str(bundle / "install.sh"), *arguments],
+        env=make_offline_environment({} if python is None else {"PYTHON": str(python)}),
         capture_output=True,
         text=True,
         timeout=300,

@@ -1,4 +1,4 @@
-"""Real bundles, and a node to install them on: a Python with numpy and nothing else."""
+"""Real bundles, and a node to install them on: a Python with only numpy."""
 
 import importlib.util
 import os
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundling import MADE_AT, NO_INDEX, THIS, Installed, install, only_from
+from bundling import MADE_AT, NO_INDEX, THIS, Installed, install, make_source
 
-from corewise.bundle.make import Made, Order, make_bundle
-from corewise.bundle.pip_download import Source, download
+from corewise.bundle.bundle_maker import BundleOrder, BundleResult, make_bundle
+from corewise.bundle.pip_download import PackageSource, fetch_wheels
+from corewise.bundle.requirements import resolve_requirements
 from corewise.bundle.target import Target
-from corewise.bundle.wishes import make_wishes
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
 
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheels a worker-only bundle for this Python is chosen from, fetched once."""
+    """Fetch the wheels of a worker-only bundle for this Python, once."""
     folder = tmp_path_factory.mktemp("wheelhouse")
     try:
-        download(make_wishes(THIS, (), True).roots, folder, THIS, Source(), lambda text: None)
+        fetch_wheels(resolve_requirements(THIS, (), True).roots, folder, THIS, PackageSource(), lambda text: None)
     except UserError as problem:
         if "cannot be reached" in str(problem) and not os.environ.get("COREWISE_REQUIRE_PARTS"):
             pytest.skip(f"no package index: {problem}")
@@ -41,40 +41,34 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_worker(wheelhouse: Path, no_index: None) -> Callable[..., Made]:
-    """Makes worker-only bundles for this Python from the wheels at hand."""
+def make_worker(wheelhouse: Path, no_index: None) -> Callable[..., BundleResult]:
+    """Return a function that makes worker-only bundles for this Python from the wheelhouse."""
 
-    def made(folder: Path, *, archive: bool = False, force: bool = False, target: Target = THIS) -> Made:
-        order = Order(
-            folder=folder,
-            target=target,
-            worker_only=True,
-            source=only_from(wheelhouse),
-            archive=archive,
-            force=force,
+    def make(folder: Path, *, archive: bool = False, force: bool = False, target: Target = THIS) -> BundleResult:
+        order = BundleOrder(
+            folder=folder, target=target, worker_only=True, source=make_source(wheelhouse), archive=archive, force=force
         )
         return make_bundle(order, lambda text: None)
 
-    return made
+    return make
 
 
 @pytest.fixture(scope="session")
-def worker(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A worker-only bundle for this Python; tests do not change it."""
+def worker(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> BundleResult:
+    """Make a worker-only bundle for this Python; tests do not change it."""
     folder = tmp_path_factory.mktemp("worker") / "bundle"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**NO_INDEX, "SOURCE_DATE_EPOCH": MADE_AT}.items():
             patch.setenv(name, value)
-        order = Order(
-            folder=folder, target=THIS, worker_only=True, source=only_from(wheelhouse), archive=True
-        )
+        order = BundleOrder(folder=folder, target=THIS, worker_only=True, source=make_source(wheelhouse), archive=True)
         return make_bundle(order, lambda text: None)
 
 
 @pytest.fixture(scope="session")
 def node_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a node: numpy, and nothing else that is installed here."""
-    folder = tmp_path_factory.mktemp("node") / "own python"  # a space, as some people have
+    """Create the Python of a node, which has only numpy."""
+    # The path contains a space on purpose.
+    folder = tmp_path_factory.mktemp("node") / "own python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = next((folder / "lib").glob("python3*")) / "site-packages"
     spec = importlib.util.find_spec("numpy")
@@ -87,8 +81,8 @@ def node_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def installed(worker: Made, node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The worker-only bundle, read-only, installed at a path with a space."""
+def installed(worker: BundleResult, node_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Install the worker-only bundle, which is read-only, at a path with a space."""
     folder = tmp_path_factory.mktemp("cluster")
     bundle = shutil.copytree(worker.folder, folder / "read only")
     for path in [*bundle.rglob("*"), bundle]:
@@ -101,6 +95,6 @@ def installed(worker: Made, node_python: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def copied(worker: Made, tmp_path: Path) -> Path:
-    """A copy of the bundle that a test may spoil."""
+def copied(worker: BundleResult, tmp_path: Path) -> Path:
+    """Copy the bundle, so a test may change it."""
     return shutil.copytree(worker.folder, tmp_path / "bundle")

@@ -1,11 +1,11 @@
-"""The texts of a bundle are filled in, and the container's definition is as it should be."""
+"""The rendered texts of a bundle and its container definition."""
 
 from pathlib import Path
 
 import pytest
 
-from corewise.bundle.contents import Bundle, default_base_image, missing_package, texts
-from corewise.bundle.make import Made
+from corewise.bundle.bundle_maker import BundleResult
+from corewise.bundle.contents import Bundle, choose_base_image, describe_missing_package, render_files
 from corewise.bundle.target import Target
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,9 +23,9 @@ BUNDLE = Bundle(
 
 
 @pytest.mark.parametrize("name", ["corewise.def", "README.txt"])
-def test_a_text_is_as_reviewed(name: str) -> None:
-    filled = texts(BUNDLE, default_base_image(Target("3.12", "x86_64")))
-    assert filled[name] == (GOLDEN / name).read_text()
+def test_a_text_matches_its_golden_file(name: str) -> None:
+    rendered = render_files(BUNDLE, choose_base_image(Target("3.12", "x86_64")))
+    assert rendered[name] == (GOLDEN / name).read_text()
 
 
 @pytest.mark.parametrize(
@@ -38,32 +38,28 @@ def test_a_text_is_as_reviewed(name: str) -> None:
     ],
 )
 def test_the_base_image_can_be_chosen(image: str, bootstrap: str, base: str) -> None:
-    lines = [line.strip() for line in texts(BUNDLE, image)["corewise.def"].splitlines()]
+    lines = [line.strip() for line in render_files(BUNDLE, image)["corewise.def"].splitlines()]
     assert f"BOOTSTRAP={bootstrap}" in lines
     assert f"BASE={base}" in lines
 
 
-def test_the_definition_copies_every_file_of_the_bundle(worker: Made) -> None:
+def test_the_definition_copies_every_file_of_the_bundle(worker: BundleResult) -> None:
     text = (worker.folder / "corewise.def").read_text()
     section = text.partition("%files\n")[2].partition("\n\n")[0]
     copied = {line.split()[0] for line in section.splitlines()}
     assert copied == {path.name for path in worker.folder.iterdir()}
 
 
-def test_only_packages_for_home_are_explained_by_a_worker_only_install() -> None:
-    told = missing_package(ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert"))
-    assert told is not None
-    assert "vl_convert" in told
-    told = missing_package(
-        ModuleNotFoundError("No module named 'corewise.report.page'", name="corewise.report.page")
-    )
-    assert told is not None
-    assert "worker-only" in told
-    for name in ("yaml", "corewise.stats.gone", "corewise.report.words", "corewise", None):
-        assert missing_package(ModuleNotFoundError("No module", name=name)) is None
+def test_only_packages_that_a_worker_leaves_out_are_explained() -> None:
+    message = describe_missing_package(ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert"))
+    assert message is not None
+    assert "vl_convert" in message
+    assert "worker-only" in message
+    for name in ("yaml", "corewise.stats.gone", "corewise", None):
+        assert describe_missing_package(ModuleNotFoundError("No module", name=name)) is None
 
 
-def test_every_file_of_a_bundle_is_explained(worker: Made) -> None:
+def test_every_file_of_a_bundle_is_explained(worker: BundleResult) -> None:
     page = (Path(__file__).parents[2] / "docs/air-gapped.md").read_text()
     rows = page.partition("| file | what it is |")[2].partition("\n\n")[0].splitlines()[2:]
     assert {row.split("`")[1] for row in rows} == {path.name for path in worker.folder.iterdir()}

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from corewise.spec.record import Record
 from corewise.store.store import Store
+from corewise.study.record import Record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
@@ -15,11 +15,9 @@ THREAD_STEPS_S = {1: 8.1, 2: 4.3, 4: 2.31, 8: 1.32, 16: 1.318}
 
 
 def scaling_records(**changes: Any) -> list[Record]:
-    """Records over threads whose last two cannot be told apart."""
+    """Records over threads whose last two do not differ significantly."""
     return [
-        made_record(
-            f"{threads:02d}abcdef01", step_s, params={"threads": threads, **changes.pop("params", {})}
-        )
+        made_record(f"{threads:02d}abcdef01", step_s, params={"threads": threads, **changes.pop("params", {})})
         for threads, step_s in THREAD_STEPS_S.items()
     ]
 
@@ -31,13 +29,9 @@ def hybrid_records() -> list[Record]:
         for layout in ("contiguous", "channels_last"):
             step_s = (2.0 - 0.4 * i) * (0.5 if layout == "channels_last" else 1)
             params = {"processes": processes, "threads": threads, "memory_format": layout, "mode": "infer"}
-            made.append(
-                made_record(f"h{i}{layout[:2]}5678", step_s, study="hybrid", question="", params=params)
-            )
+            made.append(made_record(f"h{i}{layout[:2]}5678", step_s, study="hybrid", question="", params=params))
     run = made_run(1.6, disturbances=["another process used 0.93 CPUs"])
-    made[1] = made_record(
-        "h0ch5678", 1.0, study="hybrid", question="", params=made[1].params, runs=(run,) * 3
-    )
+    made[1] = made_record("h0ch5678", 1.0, study="hybrid", question="", params=made[1].params, runs=(run,) * 3)
     return made
 
 

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from corewise.cli.compare import compare, parse_threshold
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis" / "comparison"))
 
 from made_sides import disturbed, failed, over_threads, store_of, trial
 
@@ -29,8 +29,8 @@ def stores(tmp_path):
     return [str(a), str(b)]
 
 
-def run(*words: str) -> Result:
-    result = CliRunner().invoke(app, list(words))
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, UserError):
         raise result.exception
     return result
@@ -41,11 +41,7 @@ def test_what_differs_comes_before_the_sentence_and_the_sentence_before_the_tabl
     assert done.exit_code == 0, done.output
     places = [
         done.stdout.index(text)
-        for text in (
-            "versions torch",
-            "B is faster in 1 of 3 trials and slower in 1",
-            "resnet50 train threads=1",
-        )
+        for text in ("versions torch", "B is faster in 1 of 3 trials and slower in 1", "resnet50 train threads=1")
     ]
     assert places == sorted(places)
     assert "slower !" in done.stdout
@@ -53,9 +49,9 @@ def test_what_differs_comes_before_the_sentence_and_the_sentence_before_the_tabl
 
 
 def test_json_is_all_that_is_printed(stores):
-    told = json.loads(run(*stores, "--json").stdout)
-    assert [each["verdict"] for each in told["trials"]] == ["slower", "faster", "same"]
-    assert told["summary"]["num_regressions"] == 1
+    output = json.loads(run(*stores, "--json").stdout)
+    assert [each["verdict"] for each in output["trials"]] == ["slower", "faster", "same"]
+    assert output["summary"]["num_regressions"] == 1
 
 
 def test_without_a_gate_a_slowdown_is_no_failure(stores):
@@ -87,10 +83,10 @@ def test_a_gate_can_fail_on_missing_and_undecided_trials(tmp_path):
     done = run(str(a), str(b), "--fail-on", "slower,missing,undecided")
     assert done.exit_code == 1
     assert "1 trial measured in A, not in B" in done.stderr
-    assert "of 1 trial the data cannot tell" in done.stderr
+    assert "1 trial undecided: too little data" in done.stderr
 
 
-def test_junit_and_a_page_are_written_beside_what_is_shown(stores, tmp_path):
+def test_junit_and_a_page_are_written_in_addition_to_the_output(stores, tmp_path):
     xml, page = tmp_path / "compare.xml", tmp_path / "compare.html"
     done = run(*stores, "--fail-on", "slower", "--junit", str(xml), "-o", str(page))
     assert done.exit_code == 1
@@ -106,38 +102,39 @@ def test_two_parts_of_one_store_are_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "name a second store"),
         (["--by", "math"], "--by 'math' is not NAME=VALUE_A,VALUE_B"),
         (["B", "--fail-on", "slow"], "--fail-on 'slow' is unknown: did you mean 'slower'"),
-        (["B", "--threshold", "5"], "--threshold '5' is no share"),
+        (["B", "--threshold", "5"], "--threshold '5' is not a fraction"),
         (["B", "-o", "compare.htm"], "did you mean 'html'"),
         (["B", "--where", "threads"], "--where 'threads' is not NAME=VALUE"),
-        (["B"], "does not exist: name another, or make one with"),
-        (["B", "--junit", "/nosuch/j.xml"], "no folder /nosuch; make it, or name another file with --junit"),
-        (["B", "-o", "/nosuch/c.html"], "no folder /nosuch; make it, or name another file with -o"),
+        (["B"], "does not exist: name another, or create one with"),
+        (
+            ["B", "--junit", "/nosuch/j.xml"],
+            "folder /nosuch does not exist; create it, or choose another file with --junit",
+        ),
+        (["B", "-o", "/nosuch/c.html"], "folder /nosuch does not exist; create it, or choose another file with -o"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_read(tmp_path, words, message):
+def test_mistakes_are_reported_before_anything_is_read(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        run(str(tmp_path / "nowhere"), *words)
+        run(str(tmp_path / "nowhere"), *arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0.1", 0.1), ("0", 0.0), ("150%", 1.5)]
-)
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0.1", 0.1), ("0", 0.0), ("150%", 1.5)])
 def test_a_threshold_is_a_share_or_per_cent(text, share):
     assert parse_threshold(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["", "%", "five", "-1%", "nan", "inf%", "1"])
 def test_what_is_no_threshold_is_refused(text):
-    with pytest.raises(UserError, match="is no share"):
+    with pytest.raises(UserError, match="is not a fraction"):
         parse_threshold(text)
 
 
-def test_many_trials_are_cut_with_the_way_to_see_the_rest(tmp_path):
+def test_many_trials_are_cut_with_the_command_to_see_the_rest(tmp_path):
     a, b = (
         store_of(tmp_path / name, *(trial(f"{name}{n:02d}", params={"batch": n}) for n in range(1, 31)))
         for name in "ab"
@@ -164,7 +161,7 @@ def test_a_narrow_terminal_still_shows_the_verdicts(stores, monkeypatch):
     assert "●" not in done.stdout
 
 
-def test_damage_is_told(stores):
+def test_damage_is_reported(stores):
     [path] = (Path(stores[1]) / "records").iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     assert "1 place of" in run(*stores).stdout
@@ -183,20 +180,20 @@ def test_a_gate_names_a_slowdown_that_others_may_have_caused(tmp_path):
     b = store_of(tmp_path / "b", disturbed("b", 0.8, num=3))
     done = run(str(a), str(b), "--fail-on", "slower")
     assert done.exit_code == 1
-    assert "1 trial slower by more than 5 %; it is in doubt: others disturbed runs of B" in done.stderr
+    assert "1 trial slower by more than 5 %; it is in doubt: other processes disturbed runs of B" in done.stderr
     assert "slower ! ~" in done.stdout
-    told = done.stdout.index("1 of 1 trial of B had runs that others disturbed.")
-    assert told < done.stdout.index("B is slower in 1 of 1 trial")
+    output = done.stdout.index("1 of 1 trial of B had disturbed runs.")
+    assert output < done.stdout.index("B is slower in 1 of 1 trial")
 
 
 def test_a_gate_can_ignore_what_others_disturbed(tmp_path):
     a = store_of(tmp_path / "a", trial("a", 0.5))
     b = store_of(tmp_path / "b", disturbed("b", 0.8, num=3))
-    words = [str(a), str(b), "--ignore-disturbed"]
-    done = run(*words, "--fail-on", "slower")
+    arguments = [str(a), str(b), "--ignore-disturbed"]
+    done = run(*arguments, "--fail-on", "slower")
     assert done.exit_code == 0
     assert "cannot tell ~" in done.stdout
-    assert run(*words, "--fail-on", "slower,undecided").exit_code == 1
+    assert run(*arguments, "--fail-on", "slower,undecided").exit_code == 1
 
 
 def test_a_file_that_cannot_be_written_keeps_back_neither_the_verdict_nor_the_other_file(stores, tmp_path):
@@ -206,26 +203,22 @@ def test_a_file_that_cannot_be_written_keeps_back_neither_the_verdict_nor_the_ot
     done = run(*stores, "-o", str(full), "--junit", str(xml))
     assert done.exit_code == 2
     assert "B is faster in 1 of 3 trials" in done.stdout
-    assert (
-        f"{full} cannot be written: the disk is full; free space, or name another file with -o" in done.stderr
-    )
+    assert f"{full} cannot be written: the disk is full; free space, or name another file with -o" in done.stderr
     assert ElementTree.parse(xml).getroot().get("failures") == "1"
     assert run(*stores, "-o", str(full), "--fail-on", "slower").exit_code == 1
 
 
-@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
 @pytest.mark.parametrize(("gated", "code"), [([], 0), (["--fail-on", "slower"], 1)])
-def test_a_reader_that_leaves_changes_neither_the_exit_code_nor_the_files(
-    stores, tmp_path, words, gated, code
-):
+def test_a_reader_that_leaves_changes_neither_the_exit_code_nor_the_files(stores, tmp_path, arguments, gated, code):
     xml = tmp_path / "compare.xml"
-    command = [sys.executable, "-m", "corewise", "compare", *stores, *words, *gated, "--junit", str(xml)]
+    command = [sys.executable, "-m", "corewise", "compare", *stores, *arguments, *gated, "--junit", str(xml)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        told = process.stderr.read()
-    assert process.returncode == code, told
-    assert "Traceback" not in told
-    assert "ignored" not in told
+        output = process.stderr.read()
+    assert process.returncode == code, output
+    assert "Traceback" not in output
+    assert "ignored" not in output
     assert xml.is_file()

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from corewise.cli.doctor import Diagnosis, diagnose, doctor, show
-from corewise.machine.ceilings import Ceiling, Ceilings
-from corewise.machine.facts import host_class
+from corewise.cli.doctor import Diagnosis, diagnose, doctor, print_diagnosis
+from corewise.errors import UserError
+from corewise.machine.ceilings.cache import compute_allocation_shape, save_ceilings
+from corewise.machine.ceilings.table import Ceiling, Ceilings
+from corewise.machine.facts import compute_host_class
 from corewise.machine.gpus import Gpu
-from corewise.machine.kept_ceilings import allocation_shape, keep
-from corewise.machine.model import Allocation, Cpu, Finding, Limit, Topology
-from corewise.spec.errors import UserError
+from corewise.machine.machine_model import Allocation, Cpu, Limit, MachineFinding, Topology
 
 
 def app() -> typer.Typer:
@@ -29,7 +29,7 @@ def app() -> typer.Typer:
 
 def shown(diagnosis: Diagnosis, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    show(diagnosis, console)
+    print_diagnosis(diagnosis, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -44,19 +44,17 @@ def cluster(here: Diagnosis) -> Diagnosis:
     """This machine's facts on a made-up node with two threads a core and a quota."""
     cpus = tuple(Cpu(n, n % 96, (n % 96) // 48, (n % 96) // 8) for n in range(192))
     quota = Limit("quota", 8, "/sys/fs/cgroup/pod/cpu.max: 800000 us in 100000 us = 8 CPUs")
-    finding = Finding("k", "warning", "Claim [with] brackets.", "evidence [/x]", "remedy")
+    finding = MachineFinding("k", "warning", "Claim [with] brackets.", "evidence [/x]", "remedy")
     return replace(
         here,
         topology=Topology(cpus),
         allocation=Allocation(tuple(range(8)), 8, 32 << 30, (quota,)),
-        facts=replace(
-            here.facts, gpus=(Gpu("NVIDIA H200", "a", 140 << 30), Gpu("NVIDIA H200", "b", 140 << 30))
-        ),
+        facts=replace(here.facts, gpus=(Gpu("NVIDIA H200", "a", 140 << 30), Gpu("NVIDIA H200", "b", 140 << 30))),
         findings=(finding,),
     )
 
 
-def told() -> dict[str, Any]:
+def read_json() -> dict[str, Any]:
     result = CliRunner().invoke(app(), ["--json"])
     assert result.exit_code == 0
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -64,7 +62,7 @@ def told() -> dict[str, Any]:
 
 
 def test_json_has_the_names_others_rely_on() -> None:
-    answer = told()
+    answer = read_json()
     assert set(answer) == {"allocation", "topology", "facts", "software", "findings", "ceilings"}
     assert set(answer["allocation"]) == {"cpus", "num_cores", "memory_bytes", "limits"}
     assert set(answer["allocation"]["cpus"]) <= os.sched_getaffinity(0)
@@ -130,36 +128,34 @@ def made_ceilings(diagnosis: Diagnosis, **changes: Any) -> Ceilings:
     rates = (("triad", "float64", 20.5), ("copy", "float64", 19.0), ("product", "float32", 171.0))
     figures = [
         Ceiling(
-            kind=kind, dtype=dtype, threads=threads, placement="compact", best=best * threads,
+            operation=operation, dtype=dtype, threads=threads, placement="compact", best=best * threads,
             median=0.9 * best * threads, size=2048, measured_at="2026-11-15T10:00:00.000Z", **where,
         )
         for threads in (1, 2)
-        for kind, dtype, best in rates
+        for operation, dtype, best in rates
     ]  # fmt: skip
     values: dict[str, Any] = {
         "runtime": "torch", "version": "2.13.0", "hostname": "h", "cpu_model": "a CPU", "took_s": 20.0,
-        "host_class": host_class(diagnosis.facts, diagnosis.topology), "figures": tuple(figures),
-        "allocation": allocation_shape(diagnosis.topology, diagnosis.allocation),
+        "host_class": compute_host_class(diagnosis.facts, diagnosis.topology), "figures": tuple(figures),
+        "allocation": compute_allocation_shape(diagnosis.topology, diagnosis.allocation),
         "measured_at": "2026-11-15T10:00:00.000Z", "notes": ("int8: no fast product here",),
     }  # fmt: skip
     return Ceilings(**{**values, **changes})
 
 
-def test_without_ceilings_doctor_says_how_to_measure_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ceilings_doctor_says_how_to_measure_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert told()["ceilings"] is None
+    assert read_json()["ceilings"] is None
     assert "`corewise doctor --ceilings` measures them" in CliRunner().invoke(app(), []).stdout
 
 
-def test_kept_ceilings_are_shown_with_their_spread_and_told_in_json(
+def test_kept_ceilings_are_shown_with_their_spread_and_reported_in_json(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = made_ceilings(here)
-    keep(tmp_path / "corewise", made)
-    assert told()["ceilings"] == made.to_json()
+    save_ceilings(tmp_path / "corewise", made)
+    assert read_json()["ceilings"] == made.to_json()
     text = CliRunner().invoke(app(), []).stdout
     assert "torch 2.13.0, 2026-11-15 10:00 UTC" in text
     lines = [line.split() for line in text.splitlines()]
@@ -173,8 +169,8 @@ def test_damaged_ceilings_are_a_finding_and_not_shown(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    keep(tmp_path / "corewise", made_ceilings(here)).write_text('{"schema": 1')
-    answer = told()
+    save_ceilings(tmp_path / "corewise", made_ceilings(here)).write_text('{"schema": 1')
+    answer = read_json()
     assert answer["ceilings"] is None
     [finding] = [each for each in answer["findings"] if each["key"] == "ceilings-damaged"]
     assert "corewise doctor --ceilings" in finding["remedy"]
@@ -184,65 +180,61 @@ def test_damaged_ceilings_are_a_finding_and_not_shown(
 def test_measuring_replaces_a_damaged_file_and_its_finding(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    from corewise.cli import ceilings
+    from corewise.cli.render import ceilings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ceilings, "measured_here", made_ceilings)
-    path = keep(tmp_path / "corewise", made_ceilings(here))
+    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)
+    path = save_ceilings(tmp_path / "corewise", made_ceilings(here))
     if text == "THREADS":
         text = path.read_text().replace('"threads":1', '"threads":Infinity')
         assert "Infinity" in text
     path.write_text(text)
-    answer = told()
+    answer = read_json()
     assert answer["ceilings"] is None
     assert "ceilings-damaged" in [each["key"] for each in answer["findings"]]
     result = CliRunner().invoke(app(), ["--ceilings", "--json"])
     assert result.exit_code == 0
-    mended = json.loads(result.stdout)
-    assert mended["ceilings"] == made_ceilings(here).to_json()
-    assert "ceilings-damaged" not in [each["key"] for each in mended["findings"]]
+    repaired = json.loads(result.stdout)
+    assert repaired["ceilings"] == made_ceilings(here).to_json()
+    assert "ceilings-damaged" not in [each["key"] for each in repaired["findings"]]
 
 
 def test_lower_figures_are_kept_and_shown_only_with_again(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corewise.cli import ceilings
+    from corewise.cli.render import ceilings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     high = made_ceilings(here)
-    low = replace(
-        high, figures=tuple(replace(e, best=0.5 * e.best, median=0.4 * e.best) for e in high.figures)
-    )
-    monkeypatch.setattr(ceilings, "measured_here", lambda _: low)
-    keep(tmp_path / "corewise", high)
-    for words, expected in ((["--ceilings"], high), (["--ceilings", "--again"], low)):
-        result = CliRunner().invoke(app(), [*words, "--json"])
+    low = replace(high, figures=tuple(replace(e, best=0.5 * e.best, median=0.4 * e.best) for e in high.figures))
+    monkeypatch.setattr(ceilings, "measure_here", lambda _: low)
+    save_ceilings(tmp_path / "corewise", high)
+    for arguments, expected in ((["--ceilings"], high), (["--ceilings", "--again"], low)):
+        result = CliRunner().invoke(app(), [*arguments, "--json"])
         assert json.loads(result.stdout)["ceilings"] == expected.to_json()
-        assert told()["ceilings"] == expected.to_json()
+        assert read_json()["ceilings"] == expected.to_json()
     with pytest.raises(UserError, match="add --ceilings"):
         CliRunner().invoke(app(), ["--again"], catch_exceptions=False)
 
 
 def test_a_place_slower_than_a_narrower_one_shows_the_value_that_is_used(cluster: Diagnosis) -> None:
     made = made_ceilings(cluster)
-    slow = [
-        replace(e, best=9.7, median=9.0) if e.threads == 2 and e.kind == "triad" else e for e in made.figures
-    ]
+    slow = [replace(e, best=9.7, median=9.0) if e.threads == 2 and e.operation == "triad" else e for e in made.figures]
     lines = shown(replace(cluster, ceilings=replace(made, figures=tuple(slow)))).splitlines()
     cells = [line.split() for line in lines]
     assert ["2", "threads", "20.5", "↑", "38.0", "−10", "%"] in cells
-    assert any("↑: fewer threads reached this" in line for line in lines)
+    assert any("↑: reached with fewer threads" in line for line in lines)
     assert "↑" not in shown(replace(cluster, ceilings=made))
 
 
 def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corewise.cli import ceilings
+    from corewise.cli.render import ceilings
 
     (tmp_path / "corewise").write_text("a file stands where the folder should")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ceilings, "measured_here", made_ceilings)  # measuring itself has tests of its own
+    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)  # measuring itself has tests of its own
     result = CliRunner().invoke(app(), ["--ceilings", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["ceilings"]["peak"]
@@ -252,12 +244,12 @@ def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(
 def test_ceilings_of_many_places_fit_into_eighty_columns(cluster: Diagnosis) -> None:
     gpu: dict[str, Any] = {"device": "cuda", "gpu": 7, "threads": 4, "placement": "gpu", "nodes": (0,)}
     figures = [
-        Ceiling(kind="product", dtype=dtype, best=796e3, median=780e3, num_samples=5, size=16384, **gpu)
+        Ceiling(operation="product", dtype=dtype, best=796e3, median=780e3, num_samples=5, size=16384, **gpu)
         for dtype in ("float64", "float32", "tf32", "bfloat16", "int8")
     ]
     figures += [
-        Ceiling(kind=kind, dtype="float64", best=4.3e3, median=4e3, num_samples=5, size=2**30, **gpu)
-        for kind in ("triad", "copy", "read", "to_device", "from_device")
+        Ceiling(operation=operation, dtype="float64", best=4.3e3, median=4e3, num_samples=5, size=2**30, **gpu)
+        for operation in ("triad", "copy", "read", "to_device", "from_device")
     ]
     text = shown(replace(cluster, ceilings=made_ceilings(cluster, figures=tuple(figures))))
     assert max(len(line) for line in text.splitlines()) <= 80

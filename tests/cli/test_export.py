@@ -9,7 +9,7 @@ from made_stores import made_record, made_store, scaling_records, unmeasured_rec
 from typer.testing import CliRunner
 
 from corewise.cli.export import export
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
 
 app = typer.Typer()
 app.command()(export)
@@ -20,8 +20,8 @@ def store(tmp_path):
     return made_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
 
 
-def run(store, *words):
-    result = CliRunner().invoke(app, ["--store", str(store.path), *words])
+def run(store, *arguments):
+    result = CliRunner().invoke(app, ["--store", str(store.path), *arguments])
     if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -66,11 +66,11 @@ def test_an_unknown_format_and_parquet_without_a_file_are_the_users_mistakes(sto
         run(store, "--format", "parquet")
 
 
-def test_damage_is_told_beside_the_records(tmp_path):
+def test_damage_is_reported_with_the_records(tmp_path):
     store = made_store(tmp_path / "store", made_record("a"), made_record("b"))
     (path,) = store.records_folder.iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     done = run(store)
     assert [r["trial_id"] for r in json.loads(done.stdout)] == ["a"]
-    assert "left out: " in done.stderr
+    assert "skipped a damaged record: " in done.stderr
     assert "line 2" in done.stderr

@@ -1,4 +1,4 @@
-"""`corewise report`: a page, figures, or JSON; mistakes told before any work."""
+"""`corewise report`: a page, figures, or JSON; errors reported before any work."""
 
 import json
 import os
@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import app
-from corewise.spec.errors import UserError
+from corewise.cli.main import build_app
+from corewise.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
 from made_trials import REAL_STORE, made_store, scaling
 
+APP = build_app()
+
 run = CliRunner()
 
 
-def report(*words: object) -> str:
+def report(*arguments: object) -> str:
     """What the verb prints on standard output; a user's mistake is raised."""
-    done = run.invoke(app, ["report", *map(str, words)])
+    done = run.invoke(APP, ["report", *map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -52,9 +54,9 @@ def test_json_is_one_object_and_no_page_is_written(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = json.loads(report("--store", store, "--json"))
-    assert told["studies"][0]["answers"][0].startswith("ResNet-50 training is fastest")
-    assert told["summary"]
+    output = json.loads(report("--store", store, "--json"))
+    assert output["studies"][0]["answers"][0].startswith("ResNet-50 training is fastest")
+    assert output["summary"]
     assert not (tmp_path / "report.html").exists()
 
 
@@ -69,8 +71,8 @@ def test_several_stores_and_one_study_of_them(store: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(("fmt", "start"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
 def test_figures_are_files_named_by_their_keys(store: Path, tmp_path: Path, fmt: str, start: bytes) -> None:
     folder = tmp_path / "a" / "figures"
-    told = json.loads(report("--store", store, "--figures", folder, "--format", fmt, "--json"))
-    keys = {chart["key"] for study in told["studies"] for chart in study["charts"]}
+    output = json.loads(report("--store", store, "--figures", folder, "--format", fmt, "--json"))
+    keys = {chart["key"] for study in output["studies"] for chart in study["charts"]}
     assert {path.name for path in folder.iterdir()} == {f"{key}.{fmt}" for key in keys}
     assert all(path.read_bytes().startswith(start) for path in folder.iterdir())
 
@@ -81,28 +83,28 @@ def test_published_figures_can_be_left_out(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["--store", "none"], "the store none does not exist"),
         (["--store", "store", "--format", "gif"], "unknown --format 'gif': known: pdf, png, svg"),
         (["--store", "store", "--study", "x"], "no study 'x'"),
-        (["--store", "store", "-o", "missing/report.html"], "does not exist: make it, or name another file"),
-        (["--store", "store", "-o", "store"], "store is a folder: name a file with -o, as in -o store"),
+        (["--store", "store", "-o", "missing/report.html"], "does not exist: create it"),
+        (["--store", "store", "-o", "store"], "store is a folder: choose a file, for example -o store"),
         (["--store", "store", "--published", "none"], "none does not exist"),
-        (["--store", "store", "--figures", "file/x"], "cannot be made"),
+        (["--store", "store", "--figures", "file/x"], "cannot be created"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+def test_mistakes_are_reported(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     with pytest.raises(UserError) as error:
-        report(*words)
-    assert told in str(error.value)
+        report(*arguments)
+    assert message in str(error.value)
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(store: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_reported(store: Path, tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     (tmp_path / "locked").mkdir(mode=0o500)

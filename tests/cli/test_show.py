@@ -8,14 +8,14 @@ from made_stores import hybrid_records, made_record, made_run, made_store, scali
 from typer.testing import CliRunner
 
 from corewise.cli.show import show
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
 
 app = typer.Typer()
 app.command()(show)
 
 
-def shown(store, *words, width=80):
-    result = CliRunner().invoke(app, ["--store", str(store.path), *words], env={"COLUMNS": str(width)})
+def shown(store, *arguments, width=80):
+    result = CliRunner().invoke(app, ["--store", str(store.path), *arguments], env={"COLUMNS": str(width)})
     if isinstance(result.exception, UserError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -23,13 +23,13 @@ def shown(store, *words, width=80):
 
 
 def row_of(text, start):
-    """The words of the line that begins so."""
+    """Return the fields of the line that begins so."""
     (line,) = (line for line in text.splitlines() if line.split()[:1] == [start])
     return line.split()
 
 
-def tables(store, *words):
-    return json.loads(shown(store, "--json", *words))
+def tables(store, *arguments):
+    return json.loads(shown(store, "--json", *arguments))
 
 
 @pytest.fixture
@@ -42,18 +42,7 @@ def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling
     assert "thread-scaling: How many threads?" in text
     assert "resnet50 train" in text
     header = next(line for line in text.splitlines() if "samples/s" in line)
-    assert header.split() == [
-        "threads",
-        "samples/s",
-        "interval",
-        "±",
-        "%",
-        "step",
-        "eff.",
-        "memory",
-        "status",
-        "trial",
-    ]
+    assert header.split() == ["threads", "samples/s", "interval", "±", "%", "step", "eff.", "memory", "status", "trial"]
     always = text[text.index("always:") : text.index("samples/s")]
     assert "batch=64" in always
     assert "image_size=224" in always
@@ -67,12 +56,12 @@ def test_a_row_has_rate_interval_step_spread_and_memory(scaling):
     ]  # fmt: skip
 
 
-def test_the_best_row_is_marked_and_those_it_cannot_be_told_from(scaling):
+def test_the_best_row_is_marked_with_its_ties(scaling):
     text = shown(scaling)
     assert "best" in row_of(text, "16")
     assert "≈" in row_of(text, "8")
     assert row_of(text, "4")[-2] == "ok"
-    assert "1 other row cannot be told from the best one" in text
+    assert "1 other row with no significant difference from the best" in text
     (table,) = tables(scaling)
     assert [row["params"]["threads"] for row in table["rows"] if row["is_best"]] == [16]
     assert [row["params"]["threads"] for row in table["rows"] if row["may_equal_best"]] == [8]
@@ -107,10 +96,10 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, width):
     assert max(len(line.rstrip()) for line in lines) <= width
 
 
-def test_columns_that_give_way_in_a_narrow_terminal_are_named(tmp_path):
+def test_columns_that_are_dropped_in_a_narrow_terminal_are_named(tmp_path):
     store = made_store(tmp_path / "store", *hybrid_records())
     narrow, wide = shown(store, width=80), shown(store, width=140)
-    assert "not shown, for want of width: interval, step, trial" in narrow
+    assert "columns hidden for lack of width: interval, step, trial" in narrow
     assert "106.7" in narrow
     assert "not shown" not in wide
     assert "interval" in wide
@@ -118,8 +107,7 @@ def test_columns_that_give_way_in_a_narrow_terminal_are_named(tmp_path):
 
 def test_each_workload_and_mode_has_its_own_table_under_its_study(tmp_path):
     other = [
-        replace(r, trial_id=f"x{r.trial_id}", params={**r.params, "workload": "alexnet"})
-        for r in scaling_records()
+        replace(r, trial_id=f"x{r.trial_id}", params={**r.params, "workload": "alexnet"}) for r in scaling_records()
     ]
     store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *other)
     found = [(t["study"], t["workload"], t["mode"]) for t in tables(store)]
@@ -133,14 +121,12 @@ def test_each_workload_and_mode_has_its_own_table_under_its_study(tmp_path):
 
 def test_disturbed_rows_are_marked_and_set_aside_runs_counted(tmp_path):
     kept = made_record("d1", 0.5, runs=(made_run(0.5, disturbances=["steal"]),), params={"threads": 3})
-    mended = made_record(
-        "d2", 0.4, disturbed=(made_run(0.7, disturbances=["steal"]),) * 2, params={"threads": 4}
-    )
-    text = shown(made_store(tmp_path / "store", kept, mended))
+    repaired = made_record("d2", 0.4, disturbed=(made_run(0.7, disturbances=["steal"]),) * 2, params={"threads": 4})
+    text = shown(made_store(tmp_path / "store", kept, repaired))
     assert "disturbed" in row_of(text, "3")
     assert row_of(text, "4")[-2] == "best"
     assert "disturbed by other load: d1" in text
-    assert "2 disturbed runs were set aside and repeated." in text
+    assert "2 disturbed runs were discarded and repeated." in text
 
 
 def test_hosts_and_versions_that_differ_get_a_column(tmp_path):
@@ -166,8 +152,8 @@ def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
     records = scaling_records()
     store = made_store(tmp_path / "store", *records[3:], *records[:3])
 
-    def threads(*words):
-        return [row["params"]["threads"] for row in tables(store, *words)[0]["rows"]]
+    def threads(*arguments):
+        return [row["params"]["threads"] for row in tables(store, *arguments)[0]["rows"]]
 
     assert threads() == [1, 2, 4, 8, 16]
     assert threads("--sort", "samples_per_s") == [16, 8, 4, 2, 1]
@@ -176,20 +162,20 @@ def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
         threads("--sort", "sample_per_s")
 
 
-def test_filters_choose_and_unknown_words_name_the_nearest(tmp_path):
+def test_filters_choose_and_unknown_values_name_the_nearest(tmp_path):
     store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
     assert {t["study"] for t in tables(store, "--study", "hybrid")} == {"hybrid"}
     (failed,) = tables(store, "--status", "failed")
     assert failed["rows"] == []
     assert [u["status"] for u in failed["unmeasured"]] == ["failed"]
     assert tables(store, "--workload", "resnet50") == tables(store)
-    for words, message in (
+    for arguments, message in (
         (("--study", "hybird"), "no study 'hybird' in this store: did you mean 'hybrid'"),
         (("--workload", "resnet18"), "did you mean 'resnet50'"),
         (("--status", "great"), "known: failed, ok, skipped"),
     ):
         with pytest.raises(UserError, match=message):
-            shown(store, *words)
+            shown(store, *arguments)
 
 
 def test_one_trial_is_shown_in_full_by_the_start_of_its_id(tmp_path):
@@ -281,13 +267,11 @@ def test_a_single_trial_without_interval_or_memory_is_shown(tmp_path):
 
 def test_a_very_long_table_is_cut_to_its_fastest_rows_and_says_how_to_see_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr("corewise.cli.show._MAX_ROWS", 4)
-    monkeypatch.setattr("corewise.cli.tables.NUM_ROWS_OF_MANY", 2)
+    monkeypatch.setattr("corewise.analysis.result_tables.NUM_ROWS_OF_MANY", 2)
     store = made_store(tmp_path / "store", *scaling_records())
     text = shown(store)
     assert [row_of(text, threads)[0] for threads in ("16", "8")] == ["16", "8"]
-    assert (
-        "… and 3 more rows: --sort NAME shows others first, `corewise export -o FILE.csv` gives all" in text
-    )
+    assert "… and 3 more rows: --sort NAME sorts by another column, `corewise export -o FILE.csv` writes all" in text
     assert "best" in row_of(text, "16")
     assert "≈" in row_of(text, "8")
     assert "0.77" in row_of(text, "8")  # against the row with one thread, though that is not shown
@@ -312,7 +296,7 @@ def test_the_share_of_the_ceiling_has_a_column_where_it_is_known(tmp_path):
     text = shown(made_store(tmp_path / "store", replace(fast, metrics=metrics), *others), width=200)
     assert "ceiling" in text
     assert "42.1" in text
-    assert "% of ceiling: of what the machine attains at these flops per byte" in text
+    assert "% of ceiling: of the attainable rate at these flops per byte" in text
     assert "lets later trials say" not in text
 
 
@@ -321,7 +305,7 @@ def test_ceilings_of_a_busy_machine_are_said_to_be_too_low(tmp_path):
     for busy, expected in ((1.0, True), (0.0, False)):
         metrics = {**fast.metrics, "fraction_of_ceiling": 0.9, "ceilings_busy": busy}
         text = shown(made_store(tmp_path / f"{busy}", replace(fast, metrics=metrics), *others), width=200)
-        assert ("measured on a busy machine: too low" in text) is expected
+        assert ("measured on a busy machine: they are too low" in text) is expected
 
 
 def test_without_ceilings_it_is_said_once_how_to_have_them(tmp_path):

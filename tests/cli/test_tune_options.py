@@ -5,9 +5,11 @@ import inspect
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import app
+from corewise.cli.main import build_app
 from corewise.cli.tune import tune as verb
-from corewise.tuner.api import tune as call
+from corewise.tuning.api import tune as call
+
+APP = build_app()
 
 OF_THE_TERMINAL = {"as_json"}
 OF_PYTHON = {"follower", "environment"}
@@ -27,12 +29,12 @@ def test_both_have_the_same_defaults_but_for_the_file_of_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "is_told"),
+    ("arguments", "has_hint"),
     [(["sh", "train.sh", "--epochs", "1"], True), (["resnet18", "--bugdet", "1"], False)],
     ids=["command", "workload"],
 )
-def test_a_command_without_dashes_before_it_is_told_of_them(words: list[str], is_told: bool) -> None:
-    done = CliRunner().invoke(app, ["tune", *words], env={"COLUMNS": "200"})
+def test_a_command_without_dashes_before_it_gets_a_hint(arguments: list[str], has_hint: bool) -> None:
+    done = CliRunner().invoke(APP, ["tune", *arguments], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert "No such option" in done.output
-    assert ("stands after --" in done.output) is is_told
+    assert ("after --" in done.output) is has_hint

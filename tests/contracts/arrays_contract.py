@@ -1,17 +1,17 @@
-"""What the arrays of every framework promise to kernels; a framework's tests are one class with two lines."""
+"""The contract of arrays with kernels; each framework tests it with one class of two lines."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from corewise.runtimes.base import Infeasible
+from corewise.measured.runtimes.base import Infeasible
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4}
 
 
 class ArraysContract:
-    """Subclass it with `make`, which gives the arrays or skips."""
+    """Tests of arrays. A subclass defines `make`, which returns the arrays or skips."""
 
     def make(self) -> Any:
         raise NotImplementedError
@@ -20,7 +20,7 @@ class ArraysContract:
     def arrays(self) -> Any:
         return self.make()
 
-    def test_they_say_what_they_are(self, arrays: Any) -> None:
+    def test_they_describe_themselves(self, arrays: Any) -> None:
         assert arrays.runtime in ("numpy", "torch", "jax", "tensorflow")
         assert arrays.device in ("cpu", "cuda")
         assert {"float64", "float32"} <= set(arrays.dtypes)
@@ -28,29 +28,29 @@ class ArraysContract:
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_random_numbers_are_normal_and_follow_from_the_seed(self, arrays: Any, dtype: str) -> None:
-        first = arrays.to_host(arrays.normal((200, 500), dtype, 1))
+        first = arrays.to_host(arrays.draw_normal((200, 500), dtype, 1))
         assert (first.shape, first.dtype) == ((200, 500), np.dtype(dtype))
         assert max(abs(first.mean()), abs(first.std() - 1)) < 0.02
-        assert np.array_equal(first, arrays.to_host(arrays.normal((200, 500), dtype, 1)))
-        assert not np.array_equal(first, arrays.to_host(arrays.normal((200, 500), dtype, 2)))
+        assert np.array_equal(first, arrays.to_host(arrays.draw_normal((200, 500), dtype, 1)))
+        assert not np.array_equal(first, arrays.to_host(arrays.draw_normal((200, 500), dtype, 2)))
 
-    def test_whole_random_numbers_lie_between_127s(self, arrays: Any) -> None:
+    def test_random_integers_lie_between_127s(self, arrays: Any) -> None:
         if "int8" not in arrays.dtypes:
             pytest.skip("no int8")
-        numbers = arrays.to_host(arrays.normal((100_000,), "int8", 3))
+        numbers = arrays.to_host(arrays.draw_normal((100_000,), "int8", 3))
         assert numbers.dtype == np.int8
         assert (numbers.min(), numbers.max()) == (-127, 127)
 
     @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
-    def test_what_goes_to_the_device_comes_back(self, arrays: Any, dtype: str) -> None:
+    def test_copies_to_the_device_and_back_preserve_values(self, arrays: Any, dtype: str) -> None:
         if dtype not in arrays.dtypes:
             pytest.skip(f"no {dtype}")
         sent = np.arange(12).reshape(3, 4).astype(dtype)
         back = arrays.to_host(arrays.from_host(sent))
         assert back.dtype == sent.dtype
         assert np.array_equal(back, sent)
-        assert not np.any(arrays.to_host(arrays.zeros((3, 4), dtype)))
-        assert tuple(arrays.empty((3, 4), dtype).shape) == (3, 4)
+        assert not np.any(arrays.to_host(arrays.create_zeros((3, 4), dtype)))
+        assert tuple(arrays.create_empty((3, 4), dtype).shape) == (3, 4)
 
     @pytest.mark.parametrize("with_out", [False, True])
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -58,11 +58,11 @@ class ArraysContract:
     def test_elementwise_operations_are_right(
         self, arrays: Any, dtype: str, shape: tuple[int, ...], with_out: bool
     ) -> None:
-        a, b = arrays.normal(shape, dtype, 1), arrays.normal(shape, dtype, 2)
+        a, b = arrays.draw_normal(shape, dtype, 1), arrays.draw_normal(shape, dtype, 2)
         x, y = arrays.to_host(a), arrays.to_host(b)
 
         def out() -> Any:
-            return arrays.zeros(shape, dtype) if with_out else None
+            return arrays.create_zeros(shape, dtype) if with_out else None
 
         for found, wanted in (
             (arrays.copy(a, out=out()), x),
@@ -76,7 +76,7 @@ class ArraysContract:
 
     def test_a_sum_may_be_written_over_either_of_its_parts(self, arrays: Any) -> None:
         for target in ("a", "b"):
-            a, b = arrays.normal((50_001,), "float64", 1), arrays.normal((50_001,), "float64", 2)
+            a, b = arrays.draw_normal((50_001,), "float64", 1), arrays.draw_normal((50_001,), "float64", 2)
             wanted = arrays.to_host(a) - 2.0 * arrays.to_host(b)
             found = arrays.add_scaled(a, -2.0, b, out=a if target == "a" else b)
             assert np.allclose(arrays.to_host(found), wanted)
@@ -84,25 +84,25 @@ class ArraysContract:
                 assert found is (a if target == "a" else b)
 
     def test_a_number_that_lies_on_the_device_is_a_factor_too(self, arrays: Any) -> None:
-        a, b = arrays.normal((1000,), "float64", 1), arrays.normal((1000,), "float64", 2)
+        a, b = arrays.draw_normal((1000,), "float64", 1), arrays.draw_normal((1000,), "float64", 2)
         x, y = arrays.to_host(a), arrays.to_host(b)
-        factor = arrays.dot(a, b)
+        factor = arrays.compute_dot(a, b)
         assert np.isclose(float(arrays.to_host(factor)), x @ y)
         assert np.allclose(arrays.to_host(arrays.add_scaled(a, factor, b)), x + (x @ y) * y)
         assert np.allclose(arrays.to_host(arrays.scale(factor, a)), (x @ y) * x)
 
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_products_of_matrices_and_vectors_are_right(self, arrays: Any, dtype: str) -> None:
-        a, b, v = (arrays.normal(shape, dtype, 1) for shape in ((33, 65), (65, 17), (65,)))
+        a, b, v = (arrays.draw_normal(shape, dtype, 1) for shape in ((33, 65), (65, 17), (65,)))
         x, y, w = (arrays.to_host(each).astype(np.float64) for each in (a, b, v))
-        product = arrays.matmul(a, b, out=arrays.zeros((33, 17), dtype))
+        product = arrays.matmul(a, b, out=arrays.create_zeros((33, 17), dtype))
         assert np.allclose(arrays.to_host(product), x @ y, rtol=1e-4, atol=1e-4)
         assert np.allclose(arrays.to_host(arrays.matmul(a, v)), x @ w, rtol=1e-4, atol=1e-4)
 
     def test_products_of_int8_are_exact_or_refused(self, arrays: Any) -> None:
         if "int8" not in arrays.dtypes:
             pytest.skip("no int8")
-        a, b = arrays.normal((64, 128), "int8", 1), arrays.normal((128, 32), "int8", 2)
+        a, b = arrays.draw_normal((64, 128), "int8", 1), arrays.draw_normal((128, 32), "int8", 2)
         try:
             product = arrays.to_host(arrays.matmul(a, b))
         except Infeasible as reason:
@@ -113,13 +113,13 @@ class ArraysContract:
     @pytest.mark.parametrize("length", [1, 97, 1024])
     def test_transforms_are_right(self, arrays: Any, length: int) -> None:
         x = np.random.default_rng(length).standard_normal(length) + 1j
-        found = arrays.to_host(arrays.fft(arrays.from_host(x)))
+        found = arrays.to_host(arrays.compute_fft(arrays.from_host(x)))
         assert np.allclose(found, np.fft.fft(x))
 
     def test_a_compiled_function_gives_the_same_again_and_again(self, arrays: Any) -> None:
-        a, b, out = (arrays.normal((1000,), "float64", seed) for seed in (1, 2, 3))
+        a, b, out = (arrays.draw_normal((1000,), "float64", seed) for seed in (1, 2, 3))
         wanted = arrays.to_host(a) + 2 * arrays.to_host(b)
-        function = arrays.compiled(lambda a, b, out: arrays.add_scaled(a, 2.0, b, out=out))
+        function = arrays.compile(lambda a, b, out: arrays.add_scaled(a, 2.0, b, out=out))
         for _ in range(4):
             out = function(a, b, out)
             arrays.finish(out)
@@ -127,4 +127,4 @@ class ArraysContract:
 
     def test_an_unknown_number_format_is_refused_with_the_known(self, arrays: Any) -> None:
         with pytest.raises(Infeasible, match=r"float7.*float64"):
-            arrays.zeros((2,), "float7")
+            arrays.create_zeros((2,), "float7")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from arrays_contract import ArraysContract
 
-from corewise.runtimes.numpy.arrays import NumpyArrays
+from corewise.measured.runtimes.numpy.arrays import NumpyArrays
 
 
 class TestNumpyArrays(ArraysContract):
@@ -16,7 +16,7 @@ class TestNumpyArrays(ArraysContract):
 class TestTorchArrays(ArraysContract):
     def make(self) -> Any:
         pytest.importorskip("torch")
-        from corewise.runtimes.torch.arrays import TorchArrays
+        from corewise.measured.runtimes.torch.arrays import TorchArrays
 
         return TorchArrays("cpu")
 
@@ -24,7 +24,7 @@ class TestTorchArrays(ArraysContract):
 class TestJaxArrays(ArraysContract):
     def make(self) -> Any:
         pytest.importorskip("jax")
-        from corewise.runtimes.jax.arrays import JaxArrays
+        from corewise.measured.runtimes.jax.arrays import JaxArrays
 
         return JaxArrays()
 
@@ -32,7 +32,7 @@ class TestJaxArrays(ArraysContract):
 class TestTensorflowArrays(ArraysContract):
     def make(self) -> Any:
         pytest.importorskip("tensorflow")
-        from corewise.runtimes.tensorflow.arrays import TensorflowArrays
+        from corewise.measured.runtimes.tensorflow.arrays import TensorflowArrays
 
         return TensorflowArrays()
 
@@ -40,7 +40,7 @@ class TestTensorflowArrays(ArraysContract):
 class TestTorchArraysOnAGpu(ArraysContract):
     def make(self) -> Any:
         torch = pytest.importorskip("torch")
-        from corewise.runtimes.torch.arrays import TorchArrays
+        from corewise.measured.runtimes.torch.arrays import TorchArrays
 
         if not torch.cuda.is_available():
             pytest.skip("torch sees no CUDA device here")

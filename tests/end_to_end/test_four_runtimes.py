@@ -1,7 +1,9 @@
-"""One study on every framework: the same kernel, the same proof, and a missing one that is told."""
+"""One study on every framework: the same kernel, the same checks, and a report of a missing one."""
 
 import importlib.util
 from collections.abc import Callable
+
+import pytest
 
 from tests.end_to_end.conftest import QUICK_PROTOCOL, Bench
 
@@ -16,15 +18,15 @@ protocol: {QUICK_PROTOCOL}
 BROKEN = 'raise ImportError("a library of it is missing")'
 
 
-def test_one_study_runs_on_every_framework_under_the_same_proof(
+def test_one_study_runs_on_every_framework_with_the_same_checks(
     bench: Bench, need: Callable[[bool, str], None]
 ) -> None:
     for name in RUNTIMES:
         need(importlib.util.find_spec(name) is not None, f"{name} is not installed")
-    study = bench.study(STUDY)
-    done = bench.corewise("run", study, "--store", "store")
+    study = bench.write_study(STUDY)
+    done = bench.run("run", study, "--store", "store")
     assert done.returncode == 0, done.stderr
-    records = {record["params"]["runtime"]: record for record in bench.records()}
+    records = {record["params"]["runtime"]: record for record in bench.read_records()}
     assert set(records) == set(RUNTIMES)
     for name, record in records.items():
         assert record["status"] == "ok", record["reason"]
@@ -38,18 +40,17 @@ def test_one_study_runs_on_every_framework_under_the_same_proof(
             assert rank.get("num_threads", 1) == 1
             assert name in rank["versions"]
     assert len({record["work"]["bytes_per_sample"] for record in records.values()}) == 1
-    shown = bench.corewise("show", "--store", "store").stdout
+    shown = bench.run("show", "--store", "store").stdout
     assert all(name in shown for name in RUNTIMES)
 
 
-def test_cells_run_backward_where_a_framework_differentiates(
-    bench: Bench, need: Callable[[bool, str], None]
-) -> None:
+@pytest.mark.slow
+def test_cells_run_backward_where_a_framework_differentiates(bench: Bench, need: Callable[[bool, str], None]) -> None:
     for name in ("jax", "tensorflow"):
         need(importlib.util.find_spec(name) is not None, f"{name} is not installed")
-    study = bench.study(
+    study = bench.write_study(
         f"""
-        question: How fast are cells on the way back?
+        question: How fast is the backward pass of cells?
         workload: lstm_cell
         runtime: [numpy, jax, tensorflow]
         mode: infer
@@ -57,10 +58,10 @@ def test_cells_run_backward_where_a_framework_differentiates(
         protocol: {QUICK_PROTOCOL}
         """
     )
-    assert bench.corewise("run", study, "--store", "store").returncode == 0
-    records = {record["params"]["runtime"]: record for record in bench.records()}
+    assert bench.run("run", study, "--store", "store").returncode == 0
+    records = {record["params"]["runtime"]: record for record in bench.read_records()}
     assert records["numpy"]["status"] == "skipped"
-    assert "numpy has no differentiation" in records["numpy"]["reason"]
+    assert "numpy has no automatic differentiation" in records["numpy"]["reason"]
     for name in ("jax", "tensorflow"):
         assert records[name]["status"] == "ok", records[name]["reason"]
         assert 0 < records[name]["metrics"]["check_error"] < 1e-5
@@ -70,15 +71,16 @@ def test_cells_run_backward_where_a_framework_differentiates(
         assert all(cpus == rank["cpus"] for cpus in rank["thread_cpus"].values())
 
 
-def test_a_framework_that_cannot_be_loaded_is_a_record_and_the_others_are_measured(bench: Bench) -> None:
+@pytest.mark.slow
+def test_a_framework_that_cannot_be_imported_is_recorded_and_the_others_run(bench: Bench) -> None:
     (bench.folder / "broken").mkdir()
-    bench.factory(BROKEN, "broken/jax.py")
-    study = bench.study(
+    bench.write_factory(BROKEN, "broken/jax.py")
+    study = bench.write_study(
         STUDY.replace("[numpy, torch, jax, tensorflow]", "[numpy, jax]")
         + f"environment: {{PYTHONPATH: {bench.folder / 'broken'}}}\n"
     )
-    bench.corewise("run", study, "--store", "store")
-    records = {record["params"]["runtime"]: record for record in bench.records()}
+    bench.run("run", study, "--store", "store")
+    records = {record["params"]["runtime"]: record for record in bench.read_records()}
     assert records["numpy"]["status"] == "ok"
     assert (records["jax"]["status"], records["jax"]["kind"]) == ("failed", "missing")
     assert "pip install 'corewise[jax]'" in records["jax"]["reason"]

@@ -1,4 +1,4 @@
-"""Real trials of settings that must prove themselves: huge pages, branches side by side, folded norms."""
+"""Trials of settings with a proof in the record: huge pages, parallel branches, folded norms."""
 
 import contextlib
 from collections.abc import Callable
@@ -18,22 +18,20 @@ import torch
 def factory(batch, mode):
     held = []
     def step():
-        held[:] = [torch.ones(16 * 2**20)]  # 64 MiB
+        held[:] = [torch.ones(16 * 2**20)]
     return {"step": step, "samples_per_step": 1}
 """
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def facts_of(record: dict[str, Any], run: int = 0) -> dict[str, Any]:
+def read_facts(record: dict[str, Any], run: int = 0) -> dict[str, Any]:
     return dict(record["runs"][run]["ranks"][0])
 
 
-def test_huge_pages_are_proved_by_the_memory_that_lies_in_them(
-    bench: Bench, need: Callable[[bool, str], None]
-) -> None:
+def test_huge_pages_are_proved_by_the_memory_in_them(bench: Bench, need: Callable[[bool, str], None]) -> None:
     setting = HUGE_PAGES.read_text() if HUGE_PAGES.exists() else "[never]"
     need("[never]" not in setting, "a kernel with transparent huge pages")
-    bench.factory(HOLDING)
+    bench.write_factory(HOLDING)
     records = run_study(
         bench,
         "workload: own.py:factory\nmode: infer\naxes: {huge_pages: [default, transparent]}\n"
@@ -41,12 +39,14 @@ def test_huge_pages_are_proved_by_the_memory_that_lies_in_them(
     )
     assert {r["status"] for r in records} == {"ok"}, [r["reason"] for r in records]
     found = {r["params"]["huge_pages"]: r["metrics"]["huge_page_bytes"] for r in records}
-    assert found["transparent"] >= 60 * MIB  # the tensor alone has 64
+    # The tensor alone has 64 MiB.
+    assert found["transparent"] >= 60 * MIB
     if "[madvise]" in setting:
         assert found["default"] < 30 * MIB
 
 
-def test_branches_run_side_by_side_where_they_can(bench: Bench, need: Callable[[bool, str], None]) -> None:
+@pytest.mark.slow
+def test_branches_run_in_parallel_where_possible(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
     records = run_study(
         bench,
@@ -56,12 +56,12 @@ def test_branches_run_side_by_side_where_they_can(bench: Bench, need: Callable[[
     ended = {r["params"]["execution"]: r for r in records}
     assert {execution: r["status"] for execution, r in ended.items()} == {"eager": "skipped", "script": "ok"}
     assert "interop_threads needs execution: script" in ended["eager"]["reason"]
-    facts = facts_of(ended["script"])
+    facts = read_facts(ended["script"])
     assert (facts["num_threads"], facts["num_interop_threads"]) == (1, 2)
     assert all(set(mask) <= set(facts["cpus"]) for mask in facts["thread_cpus"].values())
 
 
-def test_settings_that_need_a_proof_leave_it_in_the_record(bench: Bench) -> None:
+def test_the_record_contains_the_proof_of_settings(bench: Bench) -> None:
     records = run_study(
         bench,
         "workload: resnet18\nmode: infer\n"
@@ -70,17 +70,18 @@ def test_settings_that_need_a_proof_leave_it_in_the_record(bench: Bench) -> None
     )
     assert {r["status"] for r in records} == {"ok"}, [r["reason"] for r in records]
     for record in records:
-        facts = facts_of(record)
+        facts = read_facts(record)
         assert facts.get("num_folded") == (20 if record["params"]["freezing"] == "fold" else None)
         assert facts["denormals_flushed"] is True
 
 
-def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable[[bool, str], None]) -> None:
+def test_malleable_execution_is_recorded_with_its_plan(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
-    from corewise.dataflow.native.build import CannotBuild, native_module
+    from corewise.accelerate.kernels.build import NativeBuildError, load_native_module
 
-    with contextlib.suppress(CannotBuild):
-        native_module()  # built before any limit of time counts
+    with contextlib.suppress(NativeBuildError):
+        # Build it now, so the time limit of the trial does not include the build.
+        load_native_module()
     [record] = run_study(
         bench,
         "workload: lstm_ensemble\nmode: infer\nfixed: {execution: malleable, threads: 2, batch: 16, "
@@ -90,12 +91,13 @@ def test_changing_widths_are_a_trial_like_any_other(bench: Bench, need: Callable
     assert record["env"]["GOMP_SPINCOUNT"] == "300000"
     assert record["metrics"]["planning_s"] > 0
     assert "compile_s" not in record["metrics"]
-    first, again = (facts_of(record, run) for run in (0, 1))
+    first, again = (read_facts(record, run) for run in (0, 1))
     for facts in (first, again):
         assert all(set(mask) <= set(facts["cpus"]) for mask in facts["thread_cpus"].values())
         plan = facts["malleable"]
         assert len(plan["tasks"]) > 3
         assert all(set(bar["cpus"]) <= set(facts["cpus"]) for bar in plan["timeline"])
         assert bool(plan["timeline"]) is (plan["chosen"] != "plain")
-    assert again["malleable"]["was_kept"]  # in the trial's own cache
+    # The second run reads the plan from the cache of the trial.
+    assert again["malleable"]["was_kept"]
     assert not first["malleable"]["was_kept"]

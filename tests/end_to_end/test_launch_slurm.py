@@ -1,4 +1,4 @@
-"""Inside a real Slurm job, whose node does not bind its tasks, a launch uses the grant."""
+"""A launch inside a Slurm job uses the grant, even if the node does not bind its tasks."""
 
 import json
 import os
@@ -8,25 +8,25 @@ import sys
 from tests.machine.test_slurm_live import slurm as slurm
 
 from .conftest import Bench
-from .test_launch import TELL, python
+from .test_launch import REPORT, write_script
 
 
-def test_a_launch_keeps_to_the_grant_of_slurm(slurm: dict[str, str], bench: Bench) -> None:
-    words = [sys.executable, "-m", "corewise", "launch", "--verify", *python(bench, TELL)]
+def test_a_launch_uses_only_the_grant_of_slurm(slurm: dict[str, str], bench: Bench) -> None:
+    arguments = [sys.executable, "-m", "corewise", "launch", "--verify", *write_script(bench, REPORT)]
     env = {**bench.env, **{name: slurm[name] for name in ("SLURM_CONF", "PATH")}}
     done = subprocess.run(
-        ["srun", "-n1", "-c1", *words], env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60
+        ["srun", "-n1", "-c1", *arguments], env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (len(told["cpus"]), told["OMP_NUM_THREADS"]) == (1, "1")
+    report = json.loads(done.stdout)
+    assert (len(report["cpus"]), report["OMP_NUM_THREADS"]) == (1, "1")
     too_many = subprocess.run(
-        ["srun", "-n1", "-c1", *words[:4], "-p", "2", "--", "true"],
+        ["srun", "-n1", "-c1", *arguments[:4], "-p", "2", "--", "true"],
         env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert too_many.returncode == 2
     unbound = subprocess.run(
-        ["srun", "-n2", "-c1", *words[:4], "--", "true"],
+        ["srun", "-n2", "-c1", *arguments[:4], "--", "true"],
         env=env, cwd=bench.folder, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert unbound.returncode == 0

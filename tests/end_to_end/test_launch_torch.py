@@ -1,14 +1,14 @@
-"""Code written for torchrun runs under `corewise launch` untouched."""
+"""Code written for torchrun runs unchanged under `corewise launch`."""
 
 import pytest
 
 from .conftest import Bench
-from .test_launch import TWO, launch, python
+from .test_launch import TWO, launch, write_script
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
-# As torchrun's own examples are written: nothing but the environment says who is who.
+# Written like the examples of torchrun: ranks are read from the environment only.
 DATA_PARALLEL = """
 import os
 import torch
@@ -30,12 +30,13 @@ dist.all_gather(gathered, gradient)
 assert torch.equal(gathered[0], gathered[1])
 print(f"rank {rank} of {size}: sum {total.item():g}, {torch.get_num_threads()} threads", flush=True)
 dist.barrier()
-os._exit(0)  # gloo's own threads now and then abort a process that takes them down
+# Threads of gloo sometimes abort a process that shuts down normally.
+os._exit(0)
 """
 
 
 def test_data_parallel_ranks_find_each_other_and_stay_on_their_cpus(bench: Bench) -> None:
-    done = launch(bench, *TWO, "--verify", *python(bench, DATA_PARALLEL), timeout=300)
+    done = launch(bench, *TWO, "--verify", *write_script(bench, DATA_PARALLEL), timeout=300)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}] rank {r} of 2: sum 3, 1 threads" for r in (0, 1)]
     assert "every thread stayed within its rank's CPUs" in done.stderr
@@ -58,6 +59,6 @@ def test_binding_to_cores_gives_each_openmp_thread_one_cpu(bench: Bench) -> None
     first, second, *_ = [*sorted(os.sched_getaffinity(0)), -1, -1]
     if second < 0:
         pytest.skip("needs two CPUs")
-    done = launch(bench, "-t", "2", "--bind", "core", "--verify", *python(bench, OPENMP_THREADS), timeout=300)
+    done = launch(bench, "-t", "2", "--bind", "core", "--verify", *write_script(bench, OPENMP_THREADS), timeout=300)
     assert done.stdout == f"{{{first}}},{{{second}}} 1 2\n", done.stderr
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""The page that a running study keeps fresh: real runs, a real interrupt."""
+"""The report page of a running study, with real runs and an interrupt."""
 
 import signal
 import subprocess
@@ -23,21 +23,19 @@ NAP = """
 import os, time
 def factory(batch, mode, nap_ms):
     if nap_ms == 2:
-        while os.path.exists("hold"):  # keeps the study in the middle for as long as the test wants
+        while os.path.exists("hold"):
             time.sleep(0.05)
     return {"step": lambda: time.sleep(nap_ms / 1000), "samples_per_step": 1}
 """
 RELOADS = 'id="live"'
 
 
-def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_has_finished(
-    bench: Bench,
-) -> None:
-    bench.factory(NAP)
+def test_a_page_reloads_only_while_its_study_runs(bench: Bench) -> None:
+    bench.write_factory(NAP)
     (bench.folder / "hold").touch()
-    study = bench.study(STUDY)
-    words = bench.words("run", study, "--store", "store", "-o", "page.html", "-q")
-    run = subprocess.Popen(words, cwd=bench.folder, env=bench.env, stderr=subprocess.PIPE, text=True)
+    study = bench.write_study(STUDY)
+    command = bench.build_command("run", study, "--store", "store", "-o", "page.html", "-q")
+    run = subprocess.Popen(command, cwd=bench.folder, env=bench.env, stderr=subprocess.PIPE, text=True)
     page = bench.folder / "page.html"
     try:
         wait_for(page)
@@ -46,14 +44,14 @@ def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_
         assert "running: 0 of 2 trials done" in first
     finally:
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate(timeout=300)
+        _, errors = run.communicate(timeout=300)
     assert run.returncode == 130
-    assert "The same command goes on" in told
+    assert "Run the same command again to resume" in errors
     last = page.read_text()
     assert RELOADS not in last
     assert "stopped: 0 of 2 trials done" in last
     (bench.folder / "hold").unlink()
-    done = bench.corewise("run", study, "--store", "store", "--report")
+    done = bench.run("run", study, "--store", "store", "--report")
     assert done.returncode == 0, done.stderr
     assert "Report: store/report.html" in done.stdout
     finished = (bench.folder / "store/report.html").read_text()
@@ -61,12 +59,12 @@ def test_a_page_reloads_while_its_study_runs_and_not_when_it_was_interrupted_or_
     assert RELOADS not in finished
 
 
-def test_a_page_that_cannot_be_written_is_told_before_anything_is_measured(bench: Bench) -> None:
-    bench.factory(NAP)
-    done = bench.corewise("run", bench.study(STUDY), "--store", "store", "-o", "no/such/folder/page.html")
+def test_an_unwritable_page_is_reported_before_anything_is_measured(bench: Bench) -> None:
+    bench.write_factory(NAP)
+    done = bench.run("run", bench.write_study(STUDY), "--store", "store", "-o", "no/such/folder/page.html")
     assert done.returncode == 2
     assert "no/such/folder/page.html" in done.stderr
-    assert not (bench.folder / "store/records").exists() or not bench.records()
+    assert not (bench.folder / "store/records").exists() or not bench.read_records()
 
 
 def wait_for(path: Path) -> None:

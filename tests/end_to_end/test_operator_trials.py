@@ -18,11 +18,11 @@ print("perf,cpu,jit:made_up,," + " ".join(sys.argv[1:]) + ",0.5,2,250,4,125")
 """
 
 
-def test_a_convolution_is_recorded_with_and_without_reorders_beside_benchdnn(bench: Bench) -> None:
+def test_a_convolution_is_recorded_with_and_without_reorders_and_with_benchdnn(bench: Bench) -> None:
     program = Path(bench.folder) / "benchdnn"
     program.write_text(BENCHDNN.format(python=sys.executable))
     program.chmod(0o755)
-    study = bench.study(
+    study = bench.write_study(
         f"""
         question: What do reorders cost?
         workload: convolution
@@ -40,9 +40,9 @@ def test_a_convolution_is_recorded_with_and_without_reorders_beside_benchdnn(ben
         protocol: {QUICK_PROTOCOL}
         """
     )
-    done = bench.corewise("run", study, "--store", "store")
+    done = bench.run("run", study, "--store", "store")
     assert done.returncode == 0, done.stderr
-    records = {record["params"]["args.reorders"]: record for record in bench.records()}
+    records = {record["params"]["args.reorders"]: record for record in bench.read_records()}
     assert set(records) == {"included", "excluded"}
     for record in records.values():
         metrics = record["metrics"]
@@ -53,13 +53,13 @@ def test_a_convolution_is_recorded_with_and_without_reorders_beside_benchdnn(ben
         facts = record["runs"][0]["ranks"][0]
         assert facts["problem"].startswith("g1mb1_ic512ih7iw7_oc512")
         assert facts["benchdnn_kernel"] == "jit:made_up"
-    shown = bench.corewise("report", "--store", "store", "--json")
+    shown = bench.run("report", "--store", "store", "--json")
     assert "reorder tax" in shown.stdout
-    assert bench.processes_left() == []
+    assert bench.find_processes() == []
 
 
-def test_a_mistake_in_the_problem_is_pointed_at_before_anything_runs(bench: Bench) -> None:
-    study = bench.study(
+def test_an_error_in_the_problem_is_marked_before_anything_runs(bench: Bench) -> None:
+    study = bench.write_study(
         f"""
         question: Is the mistake found?
         workload: convolution
@@ -69,8 +69,8 @@ def test_a_mistake_in_the_problem_is_pointed_at_before_anything_runs(bench: Benc
         protocol: {QUICK_PROTOCOL}
         """
     )
-    done = bench.corewise("plan", study)
-    told = done.stdout + done.stderr
-    assert "unknown entry 'xh'; it takes g, mb, ic" in told
-    shown, caret = (line for line in told.splitlines() if line.strip() in ("ic3xh5oc4kh3", "^"))
+    done = bench.run("plan", study)
+    output = done.stdout + done.stderr
+    assert "unknown entry 'xh'; valid: g, mb, ic" in output
+    shown, caret = (line for line in output.splitlines() if line.strip() in ("ic3xh5oc4kh3", "^"))
     assert caret.index("^") - shown.index("ic3") == len("ic3")

@@ -1,4 +1,4 @@
-"""`corewise primitives` by the real command line: the answer, its page, and every mistake."""
+"""`corewise primitives` on the command line: its result, its page and its errors."""
 
 import contextlib
 import json
@@ -33,76 +33,79 @@ def endless(batch, mode):
 """
 
 
-def test_a_model_of_ones_own_is_taken_apart_with_a_page(bench: Bench) -> None:
-    name = bench.factory(OWN)
-    words = ("--batch", "2", "--threads", "1", "--rounds", "1", "--args", "width=8", "--report", "page.html")
-    done = bench.corewise("primitives", f"{name}:make", *words, "--json")
+def test_a_users_model_is_split_into_primitives_with_a_page(bench: Bench) -> None:
+    name = bench.write_factory(OWN)
+    options = ("--batch", "2", "--threads", "1", "--rounds", "1", "--args", "width=8", "--report", "page.html")
+    done = bench.run("primitives", f"{name}:make", *options, "--json")
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    problems = {each["problem"] for each in told["primitives"]}
+    answer: dict[str, Any] = json.loads(done.stdout)
+    problems = {each["problem"] for each in answer["primitives"]}
     assert "mb2ic3ih16oc8oh16kh3ph1" in problems
-    assert told["params"]["threads"] == told["num_threads"] == 1
-    assert told["num_checked"] == len(told["primitives"])
-    assert told["sum_over_step"] > 0
-    assert told["summary"]
-    assert told["next"][-1] == f"corewise tune {name}:make --mode infer --batch 2 --args width=8"
+    assert answer["params"]["threads"] == answer["num_threads"] == 1
+    assert answer["num_checked"] == len(answer["primitives"])
+    assert answer["sum_over_step"] > 0
+    assert answer["summary"]
+    assert answer["next"][-1] == f"corewise tune {name}:make --mode infer --batch 2 --args width=8"
     page = (bench.folder / "page.html").read_text()
     assert "The primitives of own.py:make" in page
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_rounds_while_they_are_measured(bench: Bench) -> None:
-    words = bench.words(
-        "primitives", f"{bench.factory(OWN)}:make", "--batch", "2", "--threads", "1", "--rounds", "2"
+    command = bench.build_command(
+        "primitives", f"{bench.write_factory(OWN)}:make", "--batch", "2", "--threads", "1", "--rounds", "2"
     )
     terminal, end = pty.openpty()
-    with subprocess.Popen(
-        words, cwd=bench.folder, env=bench.env, stdout=subprocess.DEVNULL, stderr=end
-    ) as running:
+    with subprocess.Popen(command, cwd=bench.folder, env=bench.env, stdout=subprocess.DEVNULL, stderr=end) as running:
         os.close(end)
-        told = b""
-        with contextlib.suppress(OSError):  # the terminal's way to say that nobody writes any more
+        screen = b""
+        # Reading fails after the last writer has closed the terminal.
+        with contextlib.suppress(OSError):
             while part := os.read(terminal, 4096):
-                told += part
+                screen += part
     os.close(terminal)
-    assert running.returncode == 0, told
+    assert running.returncode == 0, screen
     for line in (b"importing torch", b"checking the primitives", b"measuring, round 1 of 2", b"round 2 of 2"):
-        assert line in told
+        assert line in screen
 
 
-def test_an_unknown_model_is_told_with_the_nearest(bench: Bench) -> None:
-    done = bench.corewise("primitives", "resnet51")
+def test_an_unknown_model_is_reported_with_the_nearest(bench: Bench) -> None:
+    done = bench.run("primitives", "resnet51")
     assert done.returncode == 2
     assert "did you mean 'resnet50'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("factory", "code", "told"),
+    ("factory", "code", "message"),
     [
         ("step", 2, "the factory returns a step, not a module"),
         ("broken", 1, "mat1 and mat2 shapes cannot be multiplied"),
     ],
 )
-def test_what_cannot_be_taken_apart_says_why(bench: Bench, factory: str, code: int, told: str) -> None:
-    name = bench.factory(OWN)
-    done = bench.corewise("primitives", f"{name}:{factory}", "--threads", "1")
-    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+def test_a_model_that_cannot_be_split_is_reported(bench: Bench, factory: str, code: int, message: str) -> None:
+    name = bench.write_factory(OWN)
+    done = bench.run("primitives", f"{name}:{factory}", "--threads", "1")
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_measurement_leaves_no_process(bench: Bench) -> None:
-    name = bench.factory(OWN)
+    name = bench.write_factory(OWN)
     with subprocess.Popen(
-        bench.words("primitives", f"{name}:endless", "--threads", "1"),
+        bench.build_command("primitives", f"{name}:endless", "--threads", "1"),
         cwd=bench.folder,
         env=bench.env,
         stderr=subprocess.PIPE,
         text=True,
     ) as running:
         until = time.monotonic() + 60
-        while len(bench.processes_left()) < 3 and time.monotonic() < until:  # ours, the warm parent, the rank
+        # Wait for the command, the warm parent and the rank.
+        while len(bench.find_processes()) < 3 and time.monotonic() < until:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
+        _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert told.strip() == "corewise: interrupted; nothing was kept"
+    assert errors.strip() == "corewise: interrupted; nothing was saved"

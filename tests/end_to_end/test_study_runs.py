@@ -1,4 +1,4 @@
-"""From a study file to records and back, on this machine."""
+"""Studies from file to records, on this machine."""
 
 import json
 import os
@@ -19,50 +19,46 @@ protocol: {QUICK_PROTOCOL}
 """
 
 
-def test_a_study_leaves_one_good_record_per_trial_and_the_second_run_does_nothing(bench: Bench) -> None:
-    study = bench.study(MATMUL)
-    first = bench.corewise("run", study, "--store", "store")
+def test_a_study_leaves_one_record_per_trial_and_a_second_run_does_nothing(bench: Bench) -> None:
+    study = bench.write_study(MATMUL)
+    first = bench.run("run", study, "--store", "store")
     assert first.returncode == 0, first.stderr
-    records = bench.records()
+    records = bench.read_records()
     assert sorted(r["params"]["args.size"] for r in records) == [32, 48]
     for record in records:
         assert record["status"] == "ok"
         assert record["metrics"]["samples_per_s"] > 0
-        assert (
-            record["metrics"]["step_s_low"] <= record["metrics"]["step_s"] <= record["metrics"]["step_s_high"]
-        )
+        assert record["metrics"]["step_s_low"] <= record["metrics"]["step_s"] <= record["metrics"]["step_s_high"]
         assert record["metrics"]["check_error"] < 1e-3
         assert len(record["samples_s"]) >= 6
         assert len({rank["pid"] for run in record["runs"] for rank in run["ranks"]}) == 2
-    again = bench.corewise("run", study, "--store", "store", "--json")
+    again = bench.run("run", study, "--store", "store", "--json")
     assert json.loads(again.stdout)["num_already_done"] == 2
-    assert [r["finished_at"] for r in bench.records()] == [r["finished_at"] for r in records]
+    assert [r["finished_at"] for r in bench.read_records()] == [r["finished_at"] for r in records]
 
 
 def test_an_override_is_another_trial_in_the_same_store(bench: Bench) -> None:
-    study = bench.study(MATMUL)
-    bench.corewise("run", study, "--store", "store")
-    bench.corewise("run", study, "--store", "store", "--set", "args.size=40")
-    assert sorted(r["params"]["args.size"] for r in bench.records()) == [32, 40, 48]
+    study = bench.write_study(MATMUL)
+    bench.run("run", study, "--store", "store")
+    bench.run("run", study, "--store", "store", "--set", "args.size=40")
+    assert sorted(r["params"]["args.size"] for r in bench.read_records()) == [32, 40, 48]
 
 
-def test_a_plan_runs_nothing_and_its_command_runs_by_hand(bench: Bench) -> None:
-    study = bench.study(MATMUL)
-    planned = bench.corewise("plan", study, "--json", "--write", "trials")
+def test_a_plan_runs_nothing_and_its_command_can_be_run(bench: Bench) -> None:
+    study = bench.write_study(MATMUL)
+    planned = bench.run("plan", study, "--json", "--write", "trials")
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)
     assert len(plan["trials"]) == 2
     assert plan["estimated_s"] > 0
     assert not (bench.folder / "store").exists()
     command = plan["trials"][0]["command"]
-    assert os.system(f"cd {bench.folder} && {command} > by-hand.txt") == 0
-    assert "rank 0: ok" in (bench.folder / "by-hand.txt").read_text()
+    assert os.system(f"cd {bench.folder} && {command} > output.txt") == 0
+    assert "rank 0: ok" in (bench.folder / "output.txt").read_text()
 
 
-def test_the_environment_of_the_user_does_not_reach_a_trial(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = bench.factory(
+def test_the_environment_of_the_user_does_not_reach_a_trial(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = bench.write_factory(
         """
         import os
         def factory(batch, mode):
@@ -72,7 +68,7 @@ def test_the_environment_of_the_user_does_not_reach_a_trial(
     )
     monkeypatch.setenv("OMP_DYNAMIC", "true")
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    study = bench.study(
+    study = bench.write_study(
         f"""
         question: Is the environment ours?
         workload: {own}:factory
@@ -82,37 +78,33 @@ def test_the_environment_of_the_user_does_not_reach_a_trial(
         protocol: {QUICK_PROTOCOL}
         """
     )
-    done = bench.corewise("run", study, "--store", "store")
-    assert done.returncode == 0, bench.records()[0]["reason"]
+    done = bench.run("run", study, "--store", "store")
+    assert done.returncode == 0, bench.read_records()[0]["reason"]
 
 
 def test_a_trial_stays_within_one_cpu_of_the_allocation(bench: Bench) -> None:
     before = os.sched_getaffinity(0)
     cpu = max(before)
-    study = bench.study(MATMUL)
-    inner = bench.words("run", study, "--store", "store")
+    study = bench.write_study(MATMUL)
+    command = bench.build_command("run", study, "--store", "store")
     os.sched_setaffinity(0, {cpu})
     try:
-        done = bench.corewise(*inner[3:])
+        done = bench.run(*command[3:])
     finally:
         os.sched_setaffinity(0, before)
     assert done.returncode == 0, done.stderr
-    for record in bench.records():
+    for record in bench.read_records():
         assert record["machine"]["allocation_cpus"] == str(cpu)
         for run in record["runs"]:
-            assert {c for rank in run["ranks"] for cpus in rank["thread_cpus"].values() for c in cpus} == {
-                cpu
-            }
+            assert {c for rank in run["ranks"] for cpus in rank["thread_cpus"].values() for c in cpus} == {cpu}
 
 
-def test_points_that_cannot_exist_are_recorded_as_skipped_with_the_reason(bench: Bench) -> None:
-    study = bench.study(MATMUL)
+def test_infeasible_points_are_recorded_as_skipped_with_the_reason(bench: Bench) -> None:
+    study = bench.write_study(MATMUL)
     many = 10 * (os.cpu_count() or 1)
-    done = bench.corewise(
-        "run", study, "--store", "store", "--set", f"threads=1,{many}", "--set", "args.size=32"
-    )
+    done = bench.run("run", study, "--store", "store", "--set", f"threads=1,{many}", "--set", "args.size=32")
     assert done.returncode == 0, done.stderr
-    statuses = {r["params"]["threads"]: (r["status"], r["reason"]) for r in bench.records()}
+    statuses = {r["params"]["threads"]: (r["status"], r["reason"]) for r in bench.read_records()}
     assert statuses[1][0] == "ok"
     assert statuses[many][0] == "skipped"
     assert str(many) in statuses[many][1]

@@ -1,4 +1,4 @@
-"""Real trials on PyTorch: placement proved, allocators proved, ranks that train together."""
+"""Trials on PyTorch: verified placement and allocators, and data-parallel ranks."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corewise.machine.libraries import find_library
+from corewise.machine.software import find_library
 from tests.end_to_end.conftest import Bench
 
 pytest.importorskip("torch")
@@ -20,13 +20,13 @@ TWO_CPUS = len(os.sched_getaffinity(0)) >= 2
 
 
 def run_study(bench: Bench, text: str, code: int = 0, protocol: str = PROTOCOL) -> list[dict[str, Any]]:
-    study = bench.study(f"question: Does it hold?\nruntime: torch\n{text}\nprotocol: {protocol}\n")
-    done = bench.corewise("run", study, "--store", "store", timeout=400)
+    study = bench.write_study(f"question: Does it hold?\nruntime: torch\n{text}\nprotocol: {protocol}\n")
+    done = bench.run("run", study, "--store", "store", timeout=400)
     assert done.returncode == code, done.stdout + done.stderr
-    return bench.records()
+    return bench.read_records()
 
 
-def cpus_of(record: dict[str, Any]) -> list[list[int]]:
+def read_cpus(record: dict[str, Any]) -> list[list[int]]:
     return [rank["cpus"] for rank in record["runs"][0]["ranks"]]
 
 
@@ -45,9 +45,7 @@ def test_training_and_inference_leave_checked_records_with_their_work(bench: Ben
     assert by_mode["train"]["work"]["flops_per_sample"] > 2.5 * by_mode["infer"]["work"]["flops_per_sample"]
 
 
-def test_two_ranks_train_together_on_cpus_of_their_own(
-    bench: Bench, need: Callable[[bool, str], None]
-) -> None:
+def test_two_data_parallel_ranks_train_on_separate_cpus(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
     [record] = run_study(
         bench,
@@ -55,7 +53,7 @@ def test_two_ranks_train_together_on_cpus_of_their_own(
         "fixed: {threads: 1, batch: 4, batch_scope: global, args.image_size: 32}",
     )
     assert record["status"] == "ok", record["reason"]
-    first, second = cpus_of(record)
+    first, second = read_cpus(record)
     assert not set(first) & set(second)
     assert record["metrics"]["samples_per_step"] == 4
     for run in record["runs"]:
@@ -63,9 +61,7 @@ def test_two_ranks_train_together_on_cpus_of_their_own(
             assert {c for cpus in rank["thread_cpus"].values() for c in cpus} <= set(rank["cpus"])
 
 
-def test_replicas_infer_side_by_side_with_the_batch_split(
-    bench: Bench, need: Callable[[bool, str], None]
-) -> None:
+def test_replicas_run_in_parallel_with_the_batch_split(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
     [record] = run_study(
         bench,
@@ -77,13 +73,11 @@ def test_replicas_infer_side_by_side_with_the_batch_split(
     assert record["metrics"]["latency_p50_s"] > 0
 
 
-def test_every_thread_is_bound_to_one_core_when_asked(
-    bench: Bench, need: Callable[[bool, str], None]
-) -> None:
+@pytest.mark.slow
+def test_every_thread_is_bound_to_one_core_when_asked(bench: Bench, need: Callable[[bool, str], None]) -> None:
     need(TWO_CPUS, "two CPUs")
     [record] = run_study(
-        bench,
-        "workload: resnet18\nmode: infer\nfixed: {threads: 2, batch: 2, bind: core, args.image_size: 32}",
+        bench, "workload: resnet18\nmode: infer\nfixed: {threads: 2, batch: 2, bind: core, args.image_size: 32}"
     )
     assert record["status"] == "ok", record["reason"]
     masks = record["runs"][0]["ranks"][0]["thread_cpus"].values()
@@ -95,7 +89,7 @@ def test_a_thread_outside_its_ranks_cpus_fails_the_trial_and_is_named(
     bench: Bench, need: Callable[[bool, str], None]
 ) -> None:
     need(TWO_CPUS, "two CPUs")
-    bench.factory(
+    bench.write_factory(
         """
         import os, threading
         def factory(batch, mode):
@@ -106,30 +100,29 @@ def test_a_thread_outside_its_ranks_cpus_fails_the_trial_and_is_named(
             return {"step": lambda: None, "samples_per_step": 1}
         """
     )
-    [record] = run_study(
-        bench, "workload: own.py:factory\nmode: infer\nfixed: {threads: 1, batch: 1}", code=1
-    )
+    [record] = run_study(bench, "workload: own.py:factory\nmode: infer\nfixed: {threads: 1, batch: 1}", code=1)
     assert record["kind"] == "placement"
     assert "outside the rank's CPUs" in record["reason"]
 
 
-HUNGRY = """
+# Each step allocates 64 MiB, which glibc returns to the kernel by default.
+ALLOCATING = """
 import torch
 def factory(batch, mode):
     def step():
-        torch.ones(16 * 2**20)  # 64 MiB: beyond what glibc keeps by default
+        torch.ones(16 * 2**20)
     return {"step": step, "samples_per_step": 1}
 """
 
 
+@pytest.mark.slow
 def test_the_retaining_allocator_is_proved_by_page_faults(bench: Bench) -> None:
-    bench.factory(HUNGRY)
+    bench.write_factory(ALLOCATING)
     records = run_study(
         bench,
-        "workload: own.py:factory\nmode: infer\naxes: {allocator: [default, retain]}\n"
-        "fixed: {threads: 1, batch: 1}",
+        "workload: own.py:factory\nmode: infer\naxes: {allocator: [default, retain]}\nfixed: {threads: 1, batch: 1}",
         protocol="{min_runs: 1, max_runs: 1, min_samples: 60, min_sample_s: 0.01, max_warmup_s: 0.2, "
-        "max_repeats_disturbed: 0}",  # the heap may grow once
+        "max_repeats_disturbed: 0}",
     )
     faults = {r["params"]["allocator"]: r["metrics"]["minor_faults_per_step"] for r in records}
     assert faults["default"] > 100
@@ -141,16 +134,16 @@ def test_a_preloaded_allocator_is_in_the_process(
     bench: Bench, need: Callable[[bool, str], None], allocator: str
 ) -> None:
     need(find_library(allocator) is not None, f"lib{allocator}")
-    bench.factory(HUNGRY)
+    bench.write_factory(ALLOCATING)
     [record] = run_study(
-        bench,
-        f"workload: own.py:factory\nmode: infer\nfixed: {{threads: 1, batch: 1, allocator: {allocator}}}",
+        bench, f"workload: own.py:factory\nmode: infer\nfixed: {{threads: 1, batch: 1, allocator: {allocator}}}"
     )
     assert record["status"] == "ok", record["reason"]
     assert allocator in record["env"]["LD_PRELOAD"]
 
 
-def test_layouts_precisions_and_kernels_all_compute_the_right_thing(bench: Bench) -> None:
+@pytest.mark.slow
+def test_all_layouts_and_kernels_compute_correct_results(bench: Bench) -> None:
     records = run_study(
         bench,
         "workload: resnet18\nmode: infer\n"
@@ -180,6 +173,7 @@ def test_images_from_a_folder_are_read_by_loader_workers(bench: Bench) -> None:
     assert record["status"] == "ok", record["reason"]
 
 
+@pytest.mark.slow
 def test_a_corrupt_image_is_named(bench: Bench) -> None:
     pytest.importorskip("PIL.Image")
     folder = Path(bench.folder, "images", "cats")

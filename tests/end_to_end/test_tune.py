@@ -1,4 +1,4 @@
-"""`corewise tune` on real processes: steps that sleep by what is around them, so that the best is known."""
+"""`corewise tune` with real processes, whose steps sleep depending on their environment."""
 
 import json
 import os
@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 import corewise
-from corewise.spec.tuned import read_tuned
-from corewise.store.lines import scan
-from corewise.tuner import session
+from corewise.store.sealed_lines import scan_lines
+from corewise.study.tuned_file import read_tuned
+from corewise.tuning import session
 from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
 
 QUICKER_BY_ITS_ALLOCATOR = """
 import os, time
 
 def make(batch, mode, wrong=False):
-    kept = HAS_QUICKER
-    pause_s = 0.003 if kept else 0.03  # a busy machine wakes both late
+    is_fast = HAS_QUICKER
+    pause_s = 0.003 if is_fast else 0.03
 
     def step():
         time.sleep(pause_s)
 
     def check():
-        return (float("nan") if kept and wrong else 0.0, 0.1)
+        return (float("nan") if is_fast and wrong else 0.0, 0.1)
 
     return {"step": step, "samples_per_step": batch, "check": check}
 """.replace("HAS_QUICKER", HAS_QUICKER)
@@ -34,23 +34,24 @@ ONE_CORE = ("--set", "processes=1", "--set", "threads=1", "--set", "bind=rank", 
 QUICK = ("--runtime", "numpy", "--batch", "4", "--budget", "100s", "--store", "store", *ONE_CORE)
 
 
-def tuned(bench: Bench, *words: str) -> dict[str, Any]:
-    done = bench.corewise("tune", "own.py:make", *QUICK, "--json", *words, before=SHORT_SEARCH)
+def tune_factory(bench: Bench, *arguments: str) -> dict[str, Any]:
+    done = bench.run("tune", "own.py:make", *QUICK, "--json", *arguments, before=SHORT_SEARCH)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout))
 
 
-def journal(bench: Bench) -> list[dict[str, Any]]:
+def read_journal(bench: Bench) -> list[dict[str, Any]]:
     files = list((bench.folder / "store" / "tune").glob("*.jsonl"))
     lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
-    return [entry.value for entry in scan(lines) if entry.value is not None]
+    return [entry.value for entry in scan_lines(lines) if entry.value is not None]
 
 
-def test_an_interrupted_search_tells_the_best_so_far_and_later_calls_go_on_and_remember(bench: Bench) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
+@pytest.mark.slow
+def test_an_interrupted_search_shows_the_best_so_far_and_later_calls_resume(bench: Bench) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
     pid = bench.start("tune", "own.py:make", *QUICK, before=SHORT_SEARCH)
     deadline = time.monotonic() + 60
-    while len(journal(bench)) < 2 and time.monotonic() < deadline:  # the default, and the start that won
+    while len(read_journal(bench)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(pid, signal.SIGINT)
     done = bench.command.wait()
@@ -58,54 +59,55 @@ def test_an_interrupted_search_tells_the_best_so_far_and_later_calls_go_on_and_r
     assert "Best so far" in done.stdout
     assert f"allocator {QUICKER}" in done.stdout
     assert read_tuned(bench.folder / "tuned.yaml").measured is None
-    assert bench.processes_left() == []
-    before = {json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"}
-    check_found(bench, tuned(bench))
-    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
+    assert bench.find_processes() == []
+    before = {json.dumps(line["setting"]) for line in read_journal(bench) if line["entry"] == "judged"}
+    check_result(bench, tune_factory(bench))
+    judged = [json.dumps(line["setting"]) for line in read_journal(bench) if line["entry"] == "judged"]
     assert before < set(judged)
-    again = tuned(bench)
+    again = tune_factory(bench)
     assert again["best"]["params"]["allocator"] == QUICKER
-    judged = [json.dumps(line["setting"]) for line in journal(bench) if line["entry"] == "judged"]
-    assert len(judged) == len(set(judged))  # nothing twice
+    judged = [json.dumps(line["setting"]) for line in read_journal(bench) if line["entry"] == "judged"]
+    assert len(judged) == len(set(judged))
 
 
-def check_found(bench: Bench, found: dict[str, Any]) -> None:
-    """The quicker setting is found, confirmed and written."""
-    assert found["verdict"] == "faster"
-    assert found["best"]["params"]["allocator"] == QUICKER
-    assert found["default"]["params"]["allocator"] == "default"
-    assert found["speedup"] > 1.5
-    assert found["speedup_interval"][0] > 1
-    assert found["default"]["interval"][0] <= found["default"]["throughput"]
-    assert [step["words"] for step in found["ladder"]] == [f"allocator {QUICKER}"]
-    assert found["trials"] == len(found["tried"])
+def check_result(bench: Bench, result: dict[str, Any]) -> None:
+    """Check that the faster setting is found, confirmed and written."""
+    assert result["verdict"] == "faster"
+    assert result["best"]["params"]["allocator"] == QUICKER
+    assert result["default"]["params"]["allocator"] == "default"
+    assert result["speedup"] > 1.5
+    assert result["speedup_interval"][0] > 1
+    assert result["default"]["interval"][0] <= result["default"]["throughput"]
+    assert [step["words"] for step in result["ladder"]] == [f"allocator {QUICKER}"]
+    assert result["trials"] == len(result["tried"])
     written = read_tuned(bench.folder / "tuned.yaml")
     assert (written.params["allocator"], written.params["threads"]) == (QUICKER, 1)
     assert written.measured is not None
-    assert written.measured.speedup == pytest.approx(found["speedup"])
+    assert written.measured.speedup == pytest.approx(result["speedup"])
 
 
-def test_where_nothing_can_be_chosen_the_answer_is_no_difference(bench: Bench) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
+def test_without_choices_the_answer_is_no_difference(bench: Bench) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
     fixed = ("--set", "allocator=default")
-    done = bench.corewise("tune", "own.py:make", *QUICK, *fixed, before=SHORT_SEARCH)
+    done = bench.run("tune", "own.py:make", *QUICK, *fixed, before=SHORT_SEARCH)
     assert done.returncode == 0, done.stderr
     assert "No difference" in done.stdout
     assert "fixed allocator to default" in done.stdout
     assert read_tuned(bench.folder / "tuned.yaml").params["allocator"] == "default"
 
 
-def test_a_candidate_with_wrong_numbers_is_rejected_with_the_reason(bench: Bench) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    found = tuned(bench, "--args", "wrong=true")
-    assert found["best"]["params"]["allocator"] != QUICKER
-    [rejected] = [each for each in found["tried"] if each["outcome"] == "rejected"]
+def test_a_candidate_with_wrong_results_is_rejected_with_the_reason(bench: Bench) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
+    result = tune_factory(bench, "--args", "wrong=true")
+    assert result["best"]["params"]["allocator"] != QUICKER
+    [rejected] = [each for each in result["tried"] if each["outcome"] == "rejected"]
     assert rejected["params"]["allocator"] == QUICKER
     assert "wrong numbers" in rejected["reason"]
 
 
+@pytest.mark.slow
 def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_nothing(bench: Bench) -> None:
-    bench.factory("import pathlib, time\n\ndef make(batch, mode):\n    "
+    bench.write_factory("import pathlib, time\n\ndef make(batch, mode):\n    "
                   f"pathlib.Path({str(bench.folder / 'started')!r}).touch(); time.sleep(60)\n")  # fmt: skip
     pid = bench.start("tune", "own.py:make", *QUICK)
     deadline = time.monotonic() + 60
@@ -116,51 +118,48 @@ def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_noth
     assert (done.returncode, done.stdout) == (130, "")
     assert "stopped before the default was measured" in done.stderr
     assert not (bench.folder / "tuned.yaml").exists()
-    assert bench.processes_left() == []
+    assert bench.find_processes() == []
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (("own.py:make", "--budget", "0.5s", *QUICK[:4], *ONE_CORE), "too short"),
-        (("own.py:make", "--budget", "soon"), "write it as 10m"),
+        (("own.py:make", "--budget", "soon"), "not a duration; write 10m"),
         (("own.py:make", "--output", "nowhere/tuned.yaml"), "cannot be written"),
         (("own.py:make", "--allow", "everything"), "no such class"),
         (("own.py:make", "--set", "alocator=retain"), "did you mean 'allocator'?"),
         (("own.py:make", "--set", "threads"), "NAME=VALUE"),
         (("own.py", "--runtime", "numpy"), "own.py:make"),
-        (("gone.py:make", "--runtime", "numpy"), "there is no file"),
+        (("gone.py:make", "--runtime", "numpy"), "gone.py does not exist"),
         (("own.py:other", "--runtime", "numpy"), "defines no function 'other'"),
         (("resnet51",), "did you mean"),
         (("own.py:make", "--mode", "learn"), "no such mode"),
         (("own.py:make", "--batch", "0"), "at least 1"),
-        (("matmul", "--set", "runtime=numpy"), "give it as --runtime numpy"),
-        (
-            ("matmul", "--args", "sice=3", "--runtime", "numpy"),
-            "--args sice=3: matmul has no",
-        ),
+        (("matmul", "--set", "runtime=numpy"), "use --runtime numpy"),
+        (("matmul", "--args", "sice=3", "--runtime", "numpy"), "--args sice=3: matmul has no"),
         (("resnet18", "--runtime", "numpy"), "resnet18 has no runtime numpy; it has torch"),
         (("own.py:make", "--runtime", "nunpy"), "--runtime: unknown runtime 'nunpy'; did you mean 'numpy'?"),
         (("gemm", "--mode", "train", "--runtime", "numpy"), "gemm has no mode train; it has infer"),
         (("gemm", "--batch", "4", "--runtime", "numpy"), "a step of gemm is one sample"),
     ],
 )
-def test_a_mistake_is_told_with_code_2(bench: Bench, words: tuple[str, ...], told: str) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    done = bench.corewise("tune", *words, "--store", "store")
+def test_a_mistake_is_reported_with_code_2(bench: Bench, arguments: tuple[str, ...], message: str) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
+    done = bench.run("tune", *arguments, "--store", "store")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(bench: Bench) -> None:
-    bench.factory(QUICKER_BY_ITS_ALLOCATOR)
-    done = bench.corewise("tune", "own.py:make", *QUICK, "--output", "nowhere/tuned.yaml")
+def test_an_output_that_cannot_be_written_is_reported_before_anything_is_measured(bench: Bench) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
+    done = bench.run("tune", "own.py:make", *QUICK, "--output", "nowhere/tuned.yaml")
     assert done.returncode == 2
     assert not (bench.folder / "store").exists()
 
 
-def test_the_call_from_python_returns_what_prints_well_and_tells_how_it_goes(
+def test_the_call_from_python_returns_a_printable_result_and_shows_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(session, "EFFORTS", (session.EFFORTS[-1],) * len(session.EFFORTS))
@@ -172,6 +171,6 @@ def test_the_call_from_python_returns_what_prints_well_and_tells_how_it_goes(
     assert result.best.params == result.default.params
     assert "No difference" in str(result)
     assert "<table>" in result._repr_html_()
-    told = capsys.readouterr()
-    assert "own.py:make infer: knobs none" in told.err
-    assert not told.out
+    captured = capsys.readouterr()
+    assert "own.py:make infer: knobs none" in captured.err
+    assert not captured.out

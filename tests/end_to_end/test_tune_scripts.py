@@ -1,4 +1,4 @@
-"""`corewise tune -- COMMAND`: untouched scripts that sleep by what they find in their environment."""
+"""`corewise tune -- COMMAND` for unmodified scripts, which sleep depending on their environment."""
 
 import json
 import sys
@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from corewise.spec.tuned import read_tuned
+from corewise.study.tuned_file import read_tuned
 from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
 
 SCRIPT = """
 import itertools, os, signal, subprocess, sys, time
 
 how, *more = sys.argv[1:]
-pause_s = 0.005 if HAS_QUICKER else 0.03  # a busy machine wakes both late
+pause_s = 0.005 if HAS_QUICKER else 0.03
 if "deaf" in more:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "forks" in more:
@@ -22,7 +22,7 @@ if how == "fail":
     sys.exit("there is no data")
 if how == "report":
     import corewise
-open("checkpoint", "x").close()  # fails where another start has been
+open("checkpoint", "x").close()  # fails in a folder of another start
 for i in itertools.count():
     time.sleep(pause_s)
     if how == "report":
@@ -35,71 +35,73 @@ for i in itertools.count():
 FIXED = ("bind=none", "huge_pages=default", "wait_policy=default", "threads=1", "openmp=default")
 
 
-def tune(bench: Bench, *words: str, budget: str = "100s", options: tuple[str, ...] = ()) -> Any:
-    bench.factory(SCRIPT, "train.py")
+def tune(bench: Bench, *arguments: str, budget: str = "100s", options: tuple[str, ...] = ()) -> Any:
+    bench.write_factory(SCRIPT, "train.py")
     fixed = [part for each in FIXED for part in ("--set", each)]
     common = ("--store", "store", "--budget", budget, "--json", *fixed, *options)
-    words = ("tune", *common, "--", sys.executable, "train.py", *words)
-    return bench.corewise(*words, before=SHORT_SEARCH)
+    command = ("tune", *common, "--", sys.executable, "train.py", *arguments)
+    return bench.run(*command, before=SHORT_SEARCH)
 
 
 @pytest.mark.parametrize(
-    ("words", "options"),
+    ("arguments", "options"),
     [(("report", "forks", "deaf"), ()), (("print",), ("--throughput", "{} img/s"))],
     ids=["reports", "output"],
 )
-def test_the_quicker_environment_is_found_and_nothing_is_left(
-    bench: Bench, words: tuple[str, ...], options: tuple[str, ...]
+def test_the_faster_environment_is_found_and_nothing_is_left(
+    bench: Bench, arguments: tuple[str, ...], options: tuple[str, ...]
 ) -> None:
-    done = tune(bench, *words, options=options)
+    done = tune(bench, *arguments, options=options)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["best"]["params"]["allocator"] == QUICKER
-    assert found["speedup"] > 1.5
+    result = json.loads(done.stdout)
+    assert result["best"]["params"]["allocator"] == QUICKER
+    assert result["speedup"] > 1.5
     written = read_tuned(bench.folder / "tuned.yaml")
-    assert written.subject.command == (sys.executable, "train.py", *words)
+    assert written.subject.command == (sys.executable, "train.py", *arguments)
     assert (written.params["allocator"], written.params["processes"]) == (QUICKER, 1)
-    assert not (bench.folder / "checkpoint").exists()  # each start had a folder of its own
-    assert bench.processes_left() == []
+    assert not (bench.folder / "checkpoint").exists()  # each start had a new folder
+    assert bench.find_processes() == []
 
 
-def test_a_script_that_tells_nothing_is_timed_as_a_whole(bench: Bench) -> None:
+@pytest.mark.slow
+def test_a_script_without_progress_is_timed_as_a_whole(bench: Bench) -> None:
     done = tune(bench, "end", options=("--set", "allocator=default"))
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["verdict"] == "no difference"
-    assert 0 < found["default"]["throughput"] < 1 / 0.3  # runs per second: 11 pauses
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "no difference"
+    assert 0 < result["default"]["throughput"] < 1 / 0.3  # runs per second: 11 pauses
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "told"),
+    ("arguments", "options", "message"),
     [
         (("fail",), (), "exit code 1): there is no data"),
-        (("end",), ("--throughput", "{} img/s"), "nothing that matches --throughput"),
-        (("print",), ("--throughput", "img/s"), "put the number in parentheses"),
+        (("end",), ("--throughput", "{} img/s"), "anything that matches --throughput"),
+        (("print",), ("--throughput", "img/s"), "mark the number with {}"),
         (("print",), ("--throughput", "({} img/s"), "not a regular expression"),
         (("report",), ("--distributed",), "{batch_per_rank}"),
         (("report", "{batch_per_rank}"), (), "give it with --batch"),
     ],
 )
-def test_a_script_that_cannot_be_tuned_is_told_with_code_2(
-    bench: Bench, words: tuple[str, ...], options: tuple[str, ...], told: str
+def test_a_script_that_cannot_be_tuned_is_reported_with_code_2(
+    bench: Bench, arguments: tuple[str, ...], options: tuple[str, ...], message: str
 ) -> None:
-    done = tune(bench, *words, options=options)
+    done = tune(bench, *arguments, options=options)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_that_does_not_exist_is_told(bench: Bench) -> None:
-    done = bench.corewise("tune", "--budget", "10s", "--", "./no-such-program")
+def test_a_command_that_does_not_exist_is_reported(bench: Bench) -> None:
+    done = bench.run("tune", "--budget", "10s", "--", "./no-such-program")
     assert done.returncode == 2
     assert "cannot start ./no-such-program" in done.stderr
 
 
-def test_a_command_that_begins_to_fail_is_told_and_not_called_equal(bench: Bench) -> None:
-    """Its fifth start fails, while the second setting is raced, and so do all that follow."""
-    bench.factory(
+@pytest.mark.slow
+def test_a_command_that_starts_to_fail_is_reported_and_not_called_equal(bench: Bench) -> None:
+    """The fifth start, during the race of the second setting, and all later ones fail."""
+    bench.write_factory(
         """
         import pathlib, sys
         count = pathlib.Path(__file__).with_name("count")
@@ -109,8 +111,8 @@ def test_a_command_that_begins_to_fail_is_told_and_not_called_equal(bench: Bench
         "fails.py",
     )
     fixed = [part for each in FIXED for part in ("--set", each)]
-    words = ("tune", "--budget", "100s", *fixed, "--", sys.executable, "fails.py")
-    done = bench.corewise(*words, before=SHORT_SEARCH)
+    arguments = ("tune", "--budget", "100s", *fixed, "--", sys.executable, "fails.py")
+    done = bench.run(*arguments, before=SHORT_SEARCH)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "failed in a fresh run: it failed (exit code 1): the disk is full" in done.stderr
+    assert "failed in a fresh start: it failed (exit code 1): the disk is full" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corewise.machine.model import Cpu, Topology
-from corewise.machine.placement import PlacementError, place
-from corewise.spec.trial import RankPlacement
+from corewise.machine.machine_model import Cpu, Topology
+from corewise.machine.placement import PlacementError, place_ranks
+from corewise.measured.trial import RankPlacement
 
 
-def machine(
+def build_machine(
     sockets: list[list[int]], num_siblings: int = 1, adjacent: bool = False, offline: tuple[int, ...] = ()
 ) -> Topology:
     """A machine given by the cores of each node of each socket; siblings numbered side by side or apart."""
@@ -21,9 +21,7 @@ def machine(
     for socket, nodes in enumerate(sockets):
         for size in nodes:
             for _ in range(size):
-                numbers = [
-                    core * num_siblings + i if adjacent else core + i * num_cores for i in range(num_siblings)
-                ]
+                numbers = [core * num_siblings + i if adjacent else core + i * num_cores for i in range(num_siblings)]
                 online = [n for n in numbers if n not in offline]
                 cpus += [Cpu(n, online[0], socket, node) for n in online]
                 core += 1
@@ -31,100 +29,100 @@ def machine(
     return Topology(tuple(sorted(cpus, key=lambda c: c.number)), offline)
 
 
-def cpus_of(ranks: tuple[RankPlacement, ...]) -> list[list[int]]:
+def list_cpus(ranks: tuple[RankPlacement, ...]) -> list[list[int]]:
     return [list(rank.cpus) for rank in ranks]
 
 
 def place_on(topology: Topology, num_processes: int, num_threads: int, **options: object) -> list[list[int]]:
     cpus = options.pop("cpus", [c.number for c in topology.cpus])
-    return cpus_of(
-        place(topology, cpus, num_processes=num_processes, num_threads=num_threads, **options)  # type: ignore[arg-type]
+    return list_cpus(
+        place_ranks(topology, cpus, num_processes=num_processes, num_threads=num_threads, **options)  # type: ignore[arg-type]
     )
 
 
 def test_a_single_cpu_holds_one_rank_of_one_thread() -> None:
-    assert place_on(machine([[4]]), 1, 1, cpus=[1]) == [[1]]
+    assert place_on(build_machine([[4]]), 1, 1, cpus=[1]) == [[1]]
 
 
 def test_adjacent_siblings_are_not_taken_for_two_cores() -> None:
-    assert place_on(machine([[4]], 2, adjacent=True), 1, 2) == [[0, 2]]
+    assert place_on(build_machine([[4]], 2, adjacent=True), 1, 2) == [[0, 2]]
 
 
 def test_siblings_numbered_apart_are_not_taken_for_two_cores() -> None:
-    assert place_on(machine([[4]], 2), 2, 2, cpus=[0, 4, 1, 5, 2, 6, 3, 7]) == [[0, 1], [2, 3]]
+    assert place_on(build_machine([[4]], 2), 2, 2, cpus=[0, 4, 1, 5, 2, 6, 3, 7]) == [[0, 1], [2, 3]]
 
 
 def test_a_core_of_which_only_the_second_sibling_is_allocated_is_used_by_it() -> None:
-    assert place_on(machine([[2]], 2), 1, 2, cpus=[0, 3]) == [[0, 3]]
+    assert place_on(build_machine([[2]], 2), 1, 2, cpus=[0, 3]) == [[0, 3]]
 
 
 def test_with_smt_cores_come_before_siblings() -> None:
-    smt = machine([[4]], 2)
+    smt = build_machine([[4]], 2)
     assert place_on(smt, 1, 3, smt=True) == [[0, 1, 2]]
     assert place_on(smt, 1, 6, smt=True) == [[0, 1, 2, 3, 4, 5]]
 
 
 def test_with_smt_each_rank_takes_the_siblings_of_its_own_cores() -> None:
-    assert place_on(machine([[4]], 2), 2, 3, smt=True) == [[0, 1, 4], [2, 3, 6]]
+    assert place_on(build_machine([[4]], 2), 2, 3, smt=True) == [[0, 1, 4], [2, 3, 6]]
 
 
 def test_with_smt_ranks_keep_to_a_node_and_else_to_a_socket() -> None:
-    assert place_on(machine([[1, 3]], 2), 3, 2, smt=True) == [[0, 4], [1, 2], [3, 7]]
-    first, *others = place_on(machine([[1, 1], [3, 3]], 2), 3, 4, smt=True)
+    assert place_on(build_machine([[1, 3]], 2), 3, 2, smt=True) == [[0, 4], [1, 2], [3, 7]]
+    first, *others = place_on(build_machine([[1, 1], [3, 3]], 2), 3, 4, smt=True)
     assert first == [0, 1, 8, 9]
     assert {cpu % 8 for rank in others for cpu in rank} == {2, 3, 4, 5, 6, 7}
 
 
 def test_with_smt_no_core_stays_idle_to_keep_ranks_whole() -> None:
-    ranks = place_on(machine([[3, 3, 3]], 2), 5, 2, smt=True)
+    ranks = place_on(build_machine([[3, 3, 3]], 2), 5, 2, smt=True)
     assert {cpu % 9 for rank in ranks for cpu in rank} == set(range(9))
 
 
 def test_with_smt_a_rank_short_of_siblings_takes_the_nearest() -> None:
     cores_0_and_2_whole_3_and_5_halved = [0, 6, 2, 8, 3, 5]
-    ranks = place_on(machine([[2, 2, 2]], 2), 3, 2, smt=True, cpus=cores_0_and_2_whole_3_and_5_halved)
+    ranks = place_on(build_machine([[2, 2, 2]], 2), 3, 2, smt=True, cpus=cores_0_and_2_whole_3_and_5_halved)
     assert ranks == [[0, 2], [3, 8], [5, 6]]
 
 
 def test_compact_fills_a_node_before_the_next() -> None:
-    assert place_on(machine([[4, 4]]), 2, 2) == [[0, 1], [2, 3]]
+    assert place_on(build_machine([[4, 4]]), 2, 2) == [[0, 1], [2, 3]]
 
 
 def test_compact_rank_that_must_straddle_touches_the_fewest_nodes() -> None:
-    assert place_on(machine([[2, 2, 4, 4]]), 1, 5) == [[4, 5, 6, 7, 8]]
+    assert place_on(build_machine([[2, 2, 4, 4]]), 1, 5) == [[4, 5, 6, 7, 8]]
 
 
 def test_compact_ranks_of_four_leave_the_odd_cores_of_six_and_six_alone() -> None:
-    assert place_on(machine([[6], [6]]), 2, 4) == [[0, 1, 2, 3], [6, 7, 8, 9]]
+    assert place_on(build_machine([[6], [6]]), 2, 4) == [[0, 1, 2, 3], [6, 7, 8, 9]]
 
 
 def test_compact_straddles_only_when_it_must() -> None:
-    ranks = place(machine([[6], [6]]), range(12), num_processes=3, num_threads=4)
-    assert cpus_of(ranks) == [[0, 1, 2, 3], [4, 5, 10, 11], [6, 7, 8, 9]]
+    ranks = place_ranks(build_machine([[6], [6]]), range(12), num_processes=3, num_threads=4)
+    assert list_cpus(ranks) == [[0, 1, 2, 3], [4, 5, 10, 11], [6, 7, 8, 9]]
     assert [rank.memory_nodes for rank in ranks] == [(0,), (0, 1), (1,)]
 
 
 def test_compact_prefers_to_straddle_within_a_socket() -> None:
-    assert place_on(machine([[3, 2], [3, 3]]), 1, 6) == [[5, 6, 7, 8, 9, 10]]
+    assert place_on(build_machine([[3, 2], [3, 3]]), 1, 6) == [[5, 6, 7, 8, 9, 10]]
 
 
 def test_compact_on_three_and_one_skips_the_small_node() -> None:
-    assert place_on(machine([[1, 3]]), 1, 2) == [[1, 2]]
+    assert place_on(build_machine([[1, 3]]), 1, 2) == [[1, 2]]
 
 
 def test_twelve_nodes_each_hold_a_rank_with_its_own_memory() -> None:
-    ranks = place(machine([[8] * 6, [8] * 6]), range(96), num_processes=12, num_threads=8, policy="numa")
+    ranks = place_ranks(build_machine([[8] * 6, [8] * 6]), range(96), num_processes=12, num_threads=8, policy="numa")
     assert [rank.memory_nodes for rank in ranks] == [(n,) for n in range(12)]
-    assert cpus_of(ranks)[11] == list(range(88, 96))
+    assert list_cpus(ranks)[11] == list(range(88, 96))
 
 
 def test_numa_balances_ranks_over_nodes() -> None:
-    assert place_on(machine([[4], [4]]), 2, 2, policy="numa") == [[0, 1], [4, 5]]
+    assert place_on(build_machine([[4], [4]]), 2, 2, policy="numa") == [[0, 1], [4, 5]]
 
 
 def test_numa_refuses_a_rank_larger_than_a_node_and_says_why() -> None:
     with pytest.raises(PlacementError) as caught:
-        place(machine([[3, 1]]), range(4), num_processes=2, num_threads=2, policy="numa")
+        place_ranks(build_machine([[3, 1]]), range(4), num_processes=2, num_threads=2, policy="numa")
     assert str(caught.value) == (
         "2 processes × 2 threads need 4 cores, each process within one NUMA node; "
         "the nodes have 3+1 cores, room for 1 of them"
@@ -132,47 +130,45 @@ def test_numa_refuses_a_rank_larger_than_a_node_and_says_why() -> None:
 
 
 def test_spread_deals_ranks_over_sockets_before_nodes() -> None:
-    four_nodes = machine([[4, 4], [4, 4]])
+    four_nodes = build_machine([[4, 4], [4, 4]])
     assert place_on(four_nodes, 2, 2, policy="spread") == [[0, 1], [8, 9]]
     assert place_on(four_nodes, 5, 2, policy="spread") == [[0, 1], [8, 9], [4, 5], [12, 13], [2, 3]]
 
 
 def test_spread_puts_the_threads_of_one_rank_evenly_over_nodes() -> None:
-    assert place_on(machine([[4], [4]]), 1, 4, policy="spread") == [[0, 1, 4, 5]]
-    assert place_on(machine([[3, 1]]), 1, 3, policy="spread") == [[0, 1, 3]]
+    assert place_on(build_machine([[4], [4]]), 1, 4, policy="spread") == [[0, 1, 4, 5]]
+    assert place_on(build_machine([[3, 1]]), 1, 3, policy="spread") == [[0, 1, 3]]
 
 
 def test_spread_ranks_too_large_for_a_node_stay_within_a_socket() -> None:
-    assert place_on(machine([[2, 2], [2, 2]]), 2, 4, policy="spread") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert place_on(build_machine([[2, 2], [2, 2]]), 2, 4, policy="spread") == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_reserved_cores_are_the_lowest_numbered() -> None:
-    assert place_on(machine([[4]], 2, adjacent=True), 1, 3, num_reserved_cores=1) == [[2, 4, 6]]
+    assert place_on(build_machine([[4]], 2, adjacent=True), 1, 3, num_reserved_cores=1) == [[2, 4, 6]]
 
 
 def test_offline_cpus_are_never_used() -> None:
-    assert place_on(machine([[4]], offline=(1,)), 1, 3, cpus=[0, 1, 2, 3]) == [[0, 2, 3]]
+    assert place_on(build_machine([[4]], offline=(1,)), 1, 3, cpus=[0, 1, 2, 3]) == [[0, 2, 3]]
 
 
 def test_memory_policy_passes_through() -> None:
-    (rank,) = place(machine([[2]]), [0, 1], num_processes=1, num_threads=1, memory_policy="interleave")
+    (rank,) = place_ranks(build_machine([[2]]), [0, 1], num_processes=1, num_threads=1, memory_policy="interleave")
     assert rank == RankPlacement((0,), (0,), "interleave")
 
 
 def test_oversubscribed_ranks_wrap_round() -> None:
-    assert place_on(machine([[3]]), 3, 2, oversubscribe=True) == [[0, 1], [0, 2], [1, 2]]
+    assert place_on(build_machine([[3]]), 3, 2, oversubscribe=True) == [[0, 1], [0, 2], [1, 2]]
 
 
 def test_an_oversubscribed_rank_larger_than_the_machine_gets_all_of_it() -> None:
-    assert place_on(machine([[2]]), 2, 5, oversubscribe=True) == [[0, 1], [0, 1]]
+    assert place_on(build_machine([[2]]), 2, 5, oversubscribe=True) == [[0, 1], [0, 1]]
 
 
 def test_oversubscription_that_is_not_needed_changes_nothing() -> None:
-    topology = machine([[6], [6]], 2)
+    topology = build_machine([[6], [6]], 2)
     for policy in ("compact", "spread", "numa"):
-        assert place_on(topology, 2, 4, policy=policy, oversubscribe=True) == place_on(
-            topology, 2, 4, policy=policy
-        )
+        assert place_on(topology, 2, 4, policy=policy, oversubscribe=True) == place_on(topology, 2, 4, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +201,7 @@ def test_oversubscription_that_is_not_needed_changes_nothing() -> None:
 )
 def test_impossible_points_name_their_numbers(options: dict[str, object], reason: str) -> None:
     with pytest.raises(PlacementError) as caught:
-        place(machine([[2]], 2), range(4), **options)  # type: ignore[arg-type]
+        place_ranks(build_machine([[2]], 2), range(4), **options)  # type: ignore[arg-type]
     assert str(caught.value) == reason
 
 
@@ -213,17 +209,13 @@ def test_impossible_points_name_their_numbers(options: dict[str, object], reason
 
 
 @st.composite
-def points(
-    draw: st.DrawFn, max_cores_per_node: int = 6, max_nodes: int = 4
-) -> tuple[Topology, list[int], dict]:
+def draw_points(draw: st.DrawFn, max_cores_per_node: int = 6, max_nodes: int = 4) -> tuple[Topology, list[int], dict]:
     sockets = draw(
         st.lists(
-            st.lists(st.integers(1, max_cores_per_node), min_size=1, max_size=max_nodes // 2),
-            min_size=1,
-            max_size=2,
+            st.lists(st.integers(1, max_cores_per_node), min_size=1, max_size=max_nodes // 2), min_size=1, max_size=2
         )
     )
-    whole = machine(sockets, draw(st.integers(1, 2)), draw(st.booleans()))
+    whole = build_machine(sockets, draw(st.integers(1, 2)), draw(st.booleans()))
     numbers = [c.number for c in whole.cpus]
     allowed = draw(st.lists(st.sampled_from(numbers), unique=True, min_size=1) | st.just(numbers))
     options = {
@@ -236,7 +228,7 @@ def points(
     return whole, allowed, options
 
 
-def usable(topology: Topology, allowed: list[int], options: dict) -> list[Cpu]:
+def list_usable(topology: Topology, allowed: list[int], options: dict) -> list[Cpu]:
     """The CPUs that ranks may use, by an independent reading of the rules."""
     cpus = [c for c in topology.cpus if c.number in allowed]
     reserved = sorted({c.core for c in cpus})[: options["num_reserved_cores"]]
@@ -270,12 +262,12 @@ def clean_assignment_exists(cpus: list[Cpu], num_ranks: int, size: int, physical
 
 
 @settings(max_examples=300, deadline=None)
-@given(points())
+@given(draw_points())
 def test_ranks_get_exactly_their_own_cpus_of_the_allocation(point: tuple) -> None:
     topology, allowed, options = point
-    cpus = usable(topology, allowed, options)
+    cpus = list_usable(topology, allowed, options)
     try:
-        ranks = place(topology, allowed, **options)
+        ranks = place_ranks(topology, allowed, **options)
     except PlacementError:
         fits = options["num_processes"] * options["num_threads"] <= len(cpus)
         assert options["policy"] == "numa" or not fits
@@ -287,45 +279,45 @@ def test_ranks_get_exactly_their_own_cpus_of_the_allocation(point: tuple) -> Non
     assert set(used) <= {c.number for c in cpus}
     node_of = {c.number: c.node for c in cpus}
     assert all(rank.memory_nodes == tuple(sorted({node_of[n] for n in rank.cpus})) for rank in ranks)
-    assert ranks == place(topology, list(reversed(allowed)), **options)
+    assert ranks == place_ranks(topology, list(reversed(allowed)), **options)
 
 
 @settings(max_examples=300, deadline=None)
-@given(points())
+@given(draw_points())
 def test_no_sibling_is_used_while_a_core_is_free(point: tuple) -> None:
     topology, allowed, options = point
-    cpus = usable(topology, allowed, options)
+    cpus = list_usable(topology, allowed, options)
     try:
-        used = {n for rank in place(topology, allowed, **options) for n in rank.cpus}
+        used = {n for rank in place_ranks(topology, allowed, **options) for n in rank.cpus}
     except PlacementError:
         return
     if options["policy"] != "numa":
         assert not uses_sibling_in_vain(used, cpus)
         return
-    for node in {c.node for c in cpus if c.number in used}:  # a confined rank cannot use another node's cores
+    # A confined rank cannot use the cores of another node.
+    for node in {c.node for c in cpus if c.number in used}:
         inside = [c for c in cpus if c.node == node]
         assert not uses_sibling_in_vain(used, inside)
     slots = sum(
-        len({c.core for c in cpus if c.node == node}) // options["num_threads"]
-        for node in {c.node for c in cpus}
+        len({c.core for c in cpus if c.node == node}) // options["num_threads"] for node in {c.node for c in cpus}
     )
     if slots >= options["num_processes"]:
         assert max(Counter(c.core for c in cpus if c.number in used).values()) == 1
 
 
 @settings(max_examples=400, deadline=None)
-@given(points(max_cores_per_node=3))
+@given(draw_points(max_cores_per_node=3))
 def test_no_rank_straddles_a_node_when_all_could_be_kept_whole(point: tuple) -> None:
     topology, allowed, options = point
     if options["policy"] == "spread":
         options = {**options, "policy": "compact"}
-    cpus = usable(topology, allowed, options)
+    cpus = list_usable(topology, allowed, options)
     size, num_ranks = options["num_threads"], options["num_processes"]
     if not size * num_ranks <= len(cpus) <= 8:
         return
     possible = clean_assignment_exists(cpus, num_ranks, size, physical_first=options["policy"] == "compact")
     try:
-        ranks = place(topology, allowed, **options)
+        ranks = place_ranks(topology, allowed, **options)
     except PlacementError:
         assert options["policy"] == "numa"
         assert not possible
@@ -335,27 +327,27 @@ def test_no_rank_straddles_a_node_when_all_could_be_kept_whole(point: tuple) -> 
 
 
 @settings(max_examples=200, deadline=None)
-@given(points())
+@given(draw_points())
 def test_no_compact_rank_straddles_a_socket_when_whole_cores_suffice_within_sockets(point: tuple) -> None:
     topology, allowed, options = point
     options = {**options, "policy": "compact"}
-    cpus = usable(topology, allowed, options)
+    cpus = list_usable(topology, allowed, options)
     cores_of_socket = Counter({c.core: c.socket for c in cpus}.values())
     if sum(n // options["num_threads"] for n in cores_of_socket.values()) < options["num_processes"]:
         return
     socket_of = {c.number: c.socket for c in cpus}
-    for rank in place(topology, allowed, **options):
+    for rank in place_ranks(topology, allowed, **options):
         assert len({socket_of[n] for n in rank.cpus}) == 1
 
 
 @settings(max_examples=100, deadline=None)
-@given(points())
+@given(draw_points())
 def test_oversubscription_always_finds_a_place(point: tuple) -> None:
     topology, allowed, options = point
-    cpus = usable(topology, allowed, options)
+    cpus = list_usable(topology, allowed, options)
     if not cpus:
         return
-    ranks = place(topology, allowed, oversubscribe=True, **options)
+    ranks = place_ranks(topology, allowed, oversubscribe=True, **options)
     assert len(ranks) == options["num_processes"]
     for rank in ranks:
         assert len(set(rank.cpus)) == len(rank.cpus) <= options["num_threads"]
@@ -364,13 +356,13 @@ def test_oversubscription_always_finds_a_place(point: tuple) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(points(), st.integers(1, 6))
+@given(draw_points(), st.integers(1, 6))
 def test_numa_ranks_differ_by_at_most_one_over_equal_nodes(point: tuple, num_nodes: int) -> None:
     _, _, options = point
-    topology = machine([[6] * num_nodes])
+    topology = build_machine([[6] * num_nodes])
     options = {**options, "policy": "numa", "num_reserved_cores": 0}
     try:
-        ranks = place(topology, range(6 * num_nodes), **options)
+        ranks = place_ranks(topology, range(6 * num_nodes), **options)
     except PlacementError:
         return
     per_node = Counter(rank.memory_nodes for rank in ranks)

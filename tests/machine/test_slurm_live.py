@@ -54,10 +54,10 @@ def slurm(tmp_path: Path, need: Callable[[bool, str], None]) -> Iterator[dict[st
     for name in ("state", "spool"):
         (tmp_path / name).mkdir()
     env = {**os.environ, "SLURM_CONF": str(conf), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
-    started = [*_munge(env)]
+    started = [*_start_munge(env)]
     try:
-        for words in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "cw1"]):
-            started.append(subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL))
+        for command in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "cw1"]):
+            started.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
         _wait_until_idle(env)
         yield env
     finally:
@@ -66,21 +66,21 @@ def slurm(tmp_path: Path, need: Callable[[bool, str], None]) -> Iterator[dict[st
             process.wait(timeout=60)
 
 
-def _munge(env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _start_munge(env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     """A munge daemon, unless one answers already."""
-    if _munge_answers(env):
+    if _is_munge_running(env):
         return
     Path("/run/munge").mkdir(exist_ok=True)
     shutil.chown("/run/munge", "munge", "munge")
     started = subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"], env=env)
     for _ in range(300):  # Slurm's daemons do not wait for it for long
-        if _munge_answers(env):
+        if _is_munge_running(env):
             break
         time.sleep(0.2)
     yield started
 
 
-def _munge_answers(env: dict[str, str]) -> bool:
+def _is_munge_running(env: dict[str, str]) -> bool:
     return subprocess.run(["munge", "-n"], env=env, capture_output=True).returncode == 0
 
 
@@ -95,9 +95,7 @@ def _wait_until_idle(env: dict[str, str]) -> None:
 
 def test_a_grant_that_slurm_does_not_enforce_is_kept_all_the_same(slurm: dict[str, str]) -> None:
     doctor = [sys.executable, "-m", "corewise", "doctor", "--json"]
-    done = subprocess.run(
-        ["srun", "-n1", "-c1", *doctor], env=slurm, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(["srun", "-n1", "-c1", *doctor], env=slurm, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     allocation = json.loads(done.stdout)["allocation"]
     assert len(allocation["cpus"]) == 1

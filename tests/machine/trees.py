@@ -20,7 +20,7 @@ class Tree:
         file.write_text(f"{text}\n")
         return self
 
-    def cpus(
+    def add_cpus(
         self,
         cores: Sequence[Sequence[int]],
         nodes: Sequence[Iterable[int]] = (),
@@ -45,34 +45,34 @@ class Tree:
             self.write(f"sys/devices/system/node/node{node}/cpulist", format_cpu_list(numbers))
         return self
 
-    def memory(self, total_bytes: int, **others: int) -> "Tree":
+    def set_memory(self, total_bytes: int, **others: int) -> "Tree":
         sizes = {"MemTotal": total_bytes, **others}
         lines = [f"{key}: {size // 1024} kB" for key, size in sizes.items()]
         return self.write("proc/meminfo", "\n".join(lines))
 
-    def affinity(self, text: str) -> "Tree":
+    def set_affinity(self, text: str) -> "Tree":
         return self.write("proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{text}")
 
-    def cgroup2(self, path: str, shows: str = "/", at: str = "/sys/fs/cgroup") -> "Tree":
+    def join_cgroup2(self, path: str, shows: str = "/", at: str = "/sys/fs/cgroup") -> "Tree":
         """This process in the given group of the v2 hierarchy."""
         self._append("proc/self/cgroup", f"0::{path}")
         self._append("proc/self/mountinfo", f"31 23 0:28 {shows} {at} rw,nosuid - cgroup2 cgroup2 rw")
-        return self.folder(at)
+        return self.add_folder(at)
 
-    def cgroup1(self, controllers: str, path: str, shows: str = "/") -> "Tree":
+    def join_cgroup1(self, controllers: str, path: str, shows: str = "/") -> "Tree":
         """This process in the given group of a v1 hierarchy."""
         at = f"/sys/fs/cgroup/{controllers}"
         self._append("proc/self/cgroup", f"4:{controllers}:{path}")
         self._append("proc/self/mountinfo", f"33 31 0:29 {shows} {at} rw - cgroup cgroup rw,{controllers}")
-        return self.folder(at)
+        return self.add_folder(at)
 
-    def group(self, folder: str, files: Mapping[str, object]) -> "Tree":
+    def add_group(self, folder: str, files: Mapping[str, object]) -> "Tree":
         """Files of one control group, its folder below /sys/fs/cgroup."""
         for name, text in files.items():
             self.write(f"sys/fs/cgroup/{folder}/{name}", text)
         return self
 
-    def folder(self, path: str) -> "Tree":
+    def add_folder(self, path: str) -> "Tree":
         (self.root / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
         return self
 
@@ -83,8 +83,8 @@ class Tree:
             lines.write(line + "\n")
 
 
-def two_socket_192(tree: Tree) -> Tree:
+def add_two_sockets(tree: Tree) -> Tree:
     """Two sockets of 48 cores with two threads each, siblings numbered apart."""
     cores = [(n, n + 96) for n in range(96)]
     halves = [[n for core in part for n in core] for part in (cores[:48], cores[48:])]
-    return tree.cpus(cores, nodes=halves, sockets=halves).memory(512 * GIB)
+    return tree.add_cpus(cores, nodes=halves, sockets=halves).set_memory(512 * GIB)

@@ -29,12 +29,7 @@ FLAGS = (
     "--remote-debugging-pipe",
 )
 PATIENCE_S = 60.0
-KEYS = {
-    "Enter": ("Enter", 13, "\r"),
-    "Space": (" ", 32, " "),
-    "Tab": ("Tab", 9, ""),
-    "Escape": ("Escape", 27, ""),
-}
+KEYS = {"Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " "), "Tab": ("Tab", 9, ""), "Escape": ("Escape", 27, "")}
 
 
 class BrowserError(Exception):
@@ -58,8 +53,8 @@ class Browser:
         silence = os.open(os.devnull, os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, silence, out) for out in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, end, name) for end, name in zip(ends, (3, 4), strict=True)]
-        words = [program, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
-        self._pid = os.posix_spawn(program, words, os.environ, file_actions=actions, setpgroup=0)
+        arguments = [program, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        self._pid = os.posix_spawn(program, arguments, os.environ, file_actions=actions, setpgroup=0)
         for end in (their_input, their_output, silence, *ends):
             os.close(end)
         self._rest = b""
@@ -100,7 +95,7 @@ class Browser:
         return message
 
     def new_page(self, width_px: int = 1280, height_px: int = 900, dark: bool = False) -> "Page":
-        """An empty page with storage of its own."""
+        """Open an empty page with separate storage."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -156,9 +151,7 @@ class Page:
         done = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in done:
             details = done["exceptionDetails"]
-            raise BrowserError(
-                f"{script}: {details.get('exception', {}).get('description', details['text'])}"
-            )
+            raise BrowserError(f"{script}: {details.get('exception', {}).get('description', details['text'])}")
         return done["result"].get("value")
 
     def wait(self, script: str) -> None:
@@ -193,13 +186,13 @@ class Page:
         size = {"width": width_px, "height": height_px, "deviceScaleFactor": 1, "mobile": width_px < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
-    def media(self, dark: bool = False, kind: str = "", still: bool = True) -> None:
+    def media(self, dark: bool = False, medium: str = "", still: bool = True) -> None:
         """What the system prefers, and the medium it is shown on."""
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
         ]
-        self.call("Emulation.setEmulatedMedia", media=kind, features=features)
+        self.call("Emulation.setEmulatedMedia", media=medium, features=features)
 
     def screenshot(self, path: Path, whole: bool = True) -> None:
         """Keep what the page looks like, all of it or the window's part."""
@@ -217,9 +210,7 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Every error of the console: scripts that failed, what the policy forbade, what was logged."""
-        found = [
-            event["params"]["exceptionDetails"]["text"] for event in self._seen("Runtime.exceptionThrown")
-        ]
+        found = [event["params"]["exceptionDetails"]["text"] for event in self._seen("Runtime.exceptionThrown")]
         for event in self._seen("Runtime.consoleAPICalled"):
             if event["params"]["type"] in {"error", "assert"}:
                 found.append(str([value.get("value") for value in event["params"]["args"]]))
@@ -227,7 +218,7 @@ class Page:
         return found
 
     def _seen(self, method: str) -> list[dict[str, Any]]:
-        self.run("0")  # what happened until now has been told
+        self.run("0")
         return [
             event
             for event in self._browser.events

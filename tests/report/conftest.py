@@ -8,8 +8,8 @@ import pytest
 from browser import Browser, Page, find_chromium, running_browser
 from page_steps import ALL_DRAWN
 
-from corewise.report.model import Report
 from corewise.report.page import write_page
+from corewise.report.report_model import Report
 
 
 @pytest.fixture(scope="session")
@@ -26,14 +26,14 @@ def chromium() -> Iterator[Browser | None]:
 def open_page(
     need: Callable[[bool, str], None], chromium: Browser | None, tmp_path: Path
 ) -> Iterator[Callable[..., Page]]:
-    """Opens a report in a page of its own."""
+    """Open a report in a new page."""
     need(chromium is not None, "Chromium is not installed")
     pages: list[Page] = []
 
-    def opened(report: Report, **kind: Any) -> Page:
+    def opened(report: Report, **options: Any) -> Page:
         assert chromium is not None
         write_page(report, tmp_path / "report.html")
-        pages.append(chromium.new_page(**kind))
+        pages.append(chromium.new_page(**options))
         pages[-1].open(tmp_path / "report.html", ready=ALL_DRAWN)
         return pages[-1]
 

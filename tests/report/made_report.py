@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from corewise.report.model import Chart, Column, Finding, Report, StudyPart, Table, Unmeasured
+from corewise.analysis.findings.finding import Finding
+from corewise.report.report_model import Chart, Column, Report, StudyPart, Table, Unmeasured
 
 HOSTILE = (
     "<script>window.pwned = 'tag'</script>",
@@ -14,7 +15,7 @@ HOSTILE = (
     "{{ 7 * 7 }} ${7*7}",
     "&lt;b&gt; &amp;",
     "مرحبا \u202eright to left",
-    "e\u0301\u0323\u0302 combined",
+    "e\u0301\u0323\u0302 combine_codes",
     "👩‍🔬 emoji",
     "nul\0and\x1b[31m",
     "line\u2028separator\u2029",
@@ -33,13 +34,7 @@ def throughput_rows() -> list[dict[str, Any]]:
         for threads in THREADS:
             middle = 3.1 * batch**0.35 * threads / (1 + 0.035 * (threads - 1) * (1 + 4 / batch))
             rows.append(
-                {
-                    "threads": threads,
-                    "batch": str(batch),
-                    "rate": middle,
-                    "low": middle * 0.985,
-                    "high": middle * 1.02,
-                }
+                {"threads": threads, "batch": str(batch), "rate": middle, "low": middle * 0.985, "high": middle * 1.02}
             )
     return rows
 
@@ -64,18 +59,14 @@ def heat_spec() -> dict[str, Any]:
     import altair as alt
 
     rows = [{"p": p, "t": t, "rate": 20 + p * 1.3 + t * 0.7} for p in THREADS for t in THREADS if p * t <= 16]
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("p:O", title="processes"), y=alt.Y("t:O", title="threads")
-    )
-    cells = base.mark_rect().encode(
-        color=alt.Color("rate:Q", title="images/s", scale=alt.Scale(scheme="viridis"))
-    )
-    words = base.mark_text().encode(text=alt.Text("rate:Q", format=".1f"), color=alt.value("white"))
-    return (cells + words).to_dict()
+    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("p:O", title="processes"), y=alt.Y("t:O", title="threads"))
+    cells = base.mark_rect().encode(color=alt.Color("rate:Q", title="images/s", scale=alt.Scale(scheme="viridis")))
+    labels = base.mark_text().encode(text=alt.Text("rate:Q", format=".1f"), color=alt.value("white"))
+    return (cells + labels).to_dict()
 
 
 def facet_spec() -> dict[str, Any]:
-    """Small charts beside each other."""
+    """Return small charts side by side."""
     import altair as alt
 
     rng = random.Random(3)
@@ -114,9 +105,7 @@ def trial_table(num_rows: int, key: str = "trials") -> Table:
         Column(key="rate", title="Throughput", kind="number", unit="images/s", hint="Median over processes."),
         Column(key="low", title="95 % interval", kind="number", unit="images/s", upto="high"),
         Column(key="high", title="95 % interval, high", kind="number", unit="images/s"),
-        Column(
-            key="efficiency", title="Efficiency", kind="percent", hint="Against one thread of the same batch."
-        ),
+        Column(key="efficiency", title="Efficiency", kind="percent", hint="Against one thread of the same batch."),
         Column(key="step", title="Step", kind="seconds"),
         Column(key="memory", title="Memory", kind="bytes"),
         Column(key="finished", title="Finished", kind="time"),
@@ -139,9 +128,7 @@ def trial_table(num_rows: int, key: str = "trials") -> Table:
                 f"2026-11-{1 + i % 28:02d}T10:{i % 60:02d}:00Z",
             )
         )
-    return Table(
-        key=key, title="All trials", columns=columns, rows=rows, best_rows=(3, 5), caption="One row a trial."
-    )
+    return Table(key=key, title="All trials", columns=columns, rows=rows, best_rows=(3, 5), caption="One row a trial.")
 
 
 def hostile_table() -> Table:
@@ -252,18 +239,14 @@ def made_report(**changes: Any) -> Report:
         "summary": (),
         "studies": (scaling_study(),),
         "findings": (
-            Finding(
-                level="info", title="Transparent huge pages are on", evidence="`always` in the kernel's file."
-            ),
+            Finding(level="info", title="Transparent huge pages are on", evidence="`always` in the kernel's file."),
             Finding(
                 level="problem",
                 title="OMP_NUM_THREADS is set to 1 in the shell",
                 evidence="Trials set their own, but a program started by hand would run on one core.",
                 remedy="Run `unset OMP_NUM_THREADS` before starting a program by hand.",
             ),
-            Finding(
-                level="warning", title="Other work ran on 1.3 CPUs", evidence="3 of 75 runs were repeated."
-            ),
+            Finding(level="warning", title="Other work ran on 1.3 CPUs", evidence="3 of 75 runs were repeated."),
         ),
         "machines": (machine_table(),),
         "versions": (
@@ -281,7 +264,7 @@ def made_report(**changes: Any) -> Report:
 
 
 def hostile_report(**changes: Any) -> Report:
-    """Two studies, one of them hostile, and hostile words in every other place."""
+    """Two studies, one of them hostile, and hostile text in every other place."""
     values: dict[str, Any] = {
         "title": HOSTILE[1],
         "summary": HOSTILE[:3],

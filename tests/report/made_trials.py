@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corewise.report.groups import Group, Source, groups_of
-from corewise.spec.record import Record
-from corewise.stats.estimate import process_interval
+from corewise.analysis.groups import Group, RecordSource, group_records
+from corewise.stats.estimate import estimate_process_median
 from corewise.store.store import Store
+from corewise.study.record import Record
 
 REAL_STORE = Path(__file__).resolve().parents[2] / "benchmarks/data/xeon-16-cores/store"
 PARAMS: dict[str, Any] = {
@@ -34,9 +34,7 @@ def trial(rates: Sequence[float] | float, **changes: Any) -> Record:
     rates = around(rates) if isinstance(rates, (int, float)) else list(rates)
     params = {**PARAMS, **changes.pop("params", {})}
     metrics = _metrics(rates, params) if rates else {}
-    identity = json.dumps(
-        [params, changes.get("study"), changes.get("machine"), changes.get("protocol")], default=str
-    )
+    identity = json.dumps([params, changes.get("study"), changes.get("machine"), changes.get("protocol")], default=str)
     values: dict[str, Any] = {
         "trial_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
         "study": "a-study",
@@ -73,7 +71,7 @@ def _run(rate: float, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(rates: Sequence[float], params: dict[str, Any]) -> dict[str, float]:
-    found = process_interval(rates)
+    found = estimate_process_median(rates)
     batch = params["batch"] if isinstance(params.get("batch"), int) else 1
     metrics = {
         "samples_per_s": found.value,
@@ -88,7 +86,7 @@ def _metrics(rates: Sequence[float], params: dict[str, Any]) -> dict[str, float]
 
 def group_of(*records: Record) -> Group:
     """The one group that these records are."""
-    [group] = groups_of([Source(label="store", records=records)])
+    [group] = group_records([RecordSource(label="store", records=records)])
     return group
 
 

@@ -11,7 +11,7 @@ ALL_DRAWN = (
     "!document.querySelector('.waiting')"
 )
 TRIALS = "document.querySelector('#table-trials')"
-TOLD = "document.querySelector('#table-trials .count').textContent"
+SHOWN_COUNT = "document.querySelector('#table-trials .count').textContent"
 Open = Callable[..., Page]
 
 

@@ -1,5 +1,6 @@
 """The page in a real browser: nothing loaded, nothing wrong, nothing run that it only shows, nothing cut."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,21 +8,20 @@ from browser import Page
 from made_report import HOSTILE, hostile_report, hostile_table, made_report, scaling_study
 from page_steps import Open, click, wait_for_file
 
-from corewise.report.text import clean
+from corewise.report.report_model import Report
+from corewise.report.text_blocks import clean
 
 HOSTILE_FIGURE = "#figure-script-window-pwned-tag-script"
 
 
 def test_it_opens_from_disk_with_no_request_and_no_complaint(open_page: Open) -> None:
     page = open_page(made_report())
-    assert [url.rpartition("/")[2] for url in page.requests() if not url.startswith("data:")] == [
-        "report.html"
-    ]
+    assert [url.rpartition("/")[2] for url in page.requests() if not url.startswith("data:")] == ["report.html"]
     assert page.complaints() == []
     assert page.run("document.querySelector('#answer .lead').textContent").startswith("Use 8 threads")
 
 
-def test_the_policy_forbids_every_way_to_the_network_and_foreign_scripts(open_page: Open) -> None:
+def test_the_policy_forbids_all_network_access_and_foreign_scripts(open_page: Open) -> None:
     page = open_page(made_report())
     assert page.run("fetch('http://127.0.0.1:9/').then(() => 'loaded', () => 'refused')") == "refused"
     script = "Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'})"
@@ -34,7 +34,7 @@ def test_the_policy_forbids_every_way_to_the_network_and_foreign_scripts(open_pa
     assert not any(url.startswith("http") and "127.0.0.1" not in url for url in page.requests())
 
 
-def test_every_chart_is_drawn_with_its_marks_words_and_data(open_page: Open) -> None:
+def test_every_chart_is_drawn_with_its_marks_text_and_data(open_page: Open) -> None:
     page = open_page(made_report())
     charts = "[...document.querySelectorAll('[data-chart] svg')]"
     num_marks = page.run(f"{charts}.map((svg) => svg.querySelectorAll('path, rect').length)")
@@ -44,9 +44,7 @@ def test_every_chart_is_drawn_with_its_marks_words_and_data(open_page: Open) -> 
     assert page.run(named) == [chart.alt for chart in scaling_study().charts]
     click(page, "#figure-throughput-rows summary")
     page.wait("document.querySelector('#figure-throughput-rows tbody tr')")
-    heads = page.run(
-        "[...document.querySelectorAll('#figure-throughput-rows th')].map((th) => th.textContent)"
-    )
+    heads = page.run("[...document.querySelectorAll('#figure-throughput-rows th')].map((th) => th.textContent)")
     assert any("images/s" in head for head in heads)
     assert page.complaints() == []
 
@@ -73,9 +71,7 @@ def test_names_out_to_break_the_page_are_shown_and_never_run(open_page: Open) ->
     cells = "[...document.querySelectorAll('#machine tbody td.text')].map((cell) => cell.textContent)"
     wanted = [clean(name) for name in HOSTILE if len(name) < 100]
     assert [text for text in page.run(cells) if len(text) < 100] == wanted
-    labels = page.run(
-        f"[...document.querySelectorAll('{HOSTILE_FIGURE} svg text')].map((t) => t.textContent)"
-    )
+    labels = page.run(f"[...document.querySelectorAll('{HOSTILE_FIGURE} svg text')].map((t) => t.textContent)")
     assert any(label.startswith(HOSTILE[0][:20]) for label in labels)
     point_at_first_bar(page)
     page.wait("document.getElementById('tooltip') && !document.getElementById('tooltip').hidden")
@@ -89,9 +85,7 @@ def point_at_first_bar(page: Page) -> None:
     bar = f"document.querySelector('{HOSTILE_FIGURE} .mark-rect path')"
     page.run(f"{bar}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
     page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    box = page.run(
-        f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({bar}.getBoundingClientRect())"
-    )
+    box = page.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({bar}.getBoundingClientRect())")
     page.point_at(box[0] - 1, box[1])
     page.point_at(*box)
 
@@ -100,18 +94,14 @@ def point_at_first_bar(page: Page) -> None:
 def test_on_a_phone_nothing_is_wider_than_the_screen(width_px: int, open_page: Open) -> None:
     page = open_page(hostile_report(), width_px=width_px, height_px=740)
     assert page.run("document.documentElement.scrollWidth") <= width_px
-    free = (
-        "[...document.querySelectorAll('main *')].filter((one) => !one.closest('.scroll, .drawing, .unseen'))"
-    )
+    free = "[...document.querySelectorAll('main *')].filter((one) => !one.closest('.scroll, .drawing, .unseen'))"
     outside = f"{free}.filter((one) => one.getBoundingClientRect().right > {width_px} + 1)"
     assert page.run(f"{outside}.map((one) => one.outerHTML.slice(0, 80))") == []
 
 
 def test_long_text_is_cut_with_the_rest_on_demand(open_page: Open) -> None:
     page = open_page(made_report(machines=(hostile_table(),), notices=("many words " * 300,)))
-    long_cell = (
-        "[...document.querySelectorAll('#machine td')].find((cell) => cell.textContent.startsWith('WWW'))"
-    )
+    long_cell = "[...document.querySelectorAll('#machine td')].find((cell) => cell.textContent.startsWith('WWW'))"
     assert page.run(f"{long_cell}.textContent.length") < 200
     page.run(f"{long_cell}.querySelector('button').click()")
     assert page.run(f"{long_cell}.textContent.length") > 300
@@ -135,3 +125,44 @@ def test_a_chart_that_cannot_be_drawn_says_so_and_harms_no_other(open_page: Open
     assert page.run("document.getElementById('figure-broken').dataset.drawn") == "failed"
     assert study.charts[0].alt in page.run("document.querySelector('#figure-broken .alt').textContent")
     assert page.run("document.querySelectorAll('#figure-hybrid svg').length") == 1
+
+
+def _made_several() -> Report:
+    """A report of one study with four answers of two lines each, the most that the first screen shows."""
+    answers = [
+        f"ResNet-{depth} training is fastest with 1 process × 2 threads, channels_last: 136 images/s "
+        "(95 % interval 113–169). No significant difference from 2 × 1 and 1 × 2 contiguous."
+        for depth in (18, 34, 50, 101, 152)
+    ]
+    study = replace(scaling_study(), answers=answers)
+    return made_report(studies=(study,), summary=answers)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_answer_and_its_chart_fit_on_the_first_screen_of_a_laptop(several: bool, open_page: Open) -> None:
+    page = open_page(_made_several() if several else made_report(), width_px=1200, height_px=800)
+    box = page.run("document.querySelector('[data-chart] .drawing').getBoundingClientRect().toJSON()")
+    lead = page.run("document.querySelector('#answer .lead').getBoundingClientRect().toJSON()")
+    assert 0 < lead["top"] < lead["bottom"] < box["top"] < box["bottom"] <= 800
+    assert box["height"] >= 200
+
+
+def test_a_headline_takes_two_lines_at_most_on_a_laptop(open_page: Open) -> None:
+    page = open_page(_made_several(), width_px=1200, height_px=800)
+    script = (
+        "[...document.querySelectorAll('.answers .lead')].map("
+        "(one) => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight))"
+    )
+    num_lines = page.run(script)
+    assert len(num_lines) == 4
+    assert max(num_lines) < 2.5
+
+
+def test_what_the_first_screen_has_no_room_for_is_folded(open_page: Open) -> None:
+    page = open_page(_made_several())
+    folded = "[...document.querySelectorAll('#more-answers .lead')]"
+    assert page.run(f"{folded}.map((one) => one.textContent.includes('ResNet-152'))") == [True]
+    assert not page.run("document.getElementById('more-answers').open")
+    assert page.run("document.querySelector('#more-answers summary').textContent") == "1 more answer"
+    closed = "[...document.querySelectorAll('.method')].map((one) => one.open)"
+    assert page.run(closed) == [False]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from browser import Browser, Page
 from made_report import hostile_table, made_report, scaling_study
-from page_steps import ALL_DRAWN, TOLD, TRIALS, Open, click, column, enter, save_csv, wait_for_file
+from page_steps import ALL_DRAWN, SHOWN_COUNT, TRIALS, Open, click, column, enter, save_csv, wait_for_file
 
-from corewise.report.gather import build_report
 from corewise.report.page import write_page
+from corewise.report.report_builder import build_report
 
 STORE = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
 
@@ -39,10 +39,7 @@ def test_best_rows_are_marked_with_a_word_and_keep_it_when_sorted(open_page: Ope
     before = page.run(best)
     assert len(before) == 2
     assert all("★" in text for text in before)
-    assert (
-        page.run("[...document.querySelectorAll('tr.best .unseen')].map((one) => one.textContent)")
-        == ["best"] * 2
-    )
+    assert page.run("[...document.querySelectorAll('tr.best .unseen')].map((one) => one.textContent)") == ["best"] * 2
     click(page, "#table-trials-sort-0")
     assert sorted(page.run(best)) == sorted(before)
 
@@ -81,9 +78,9 @@ def test_a_column_filter_keeps_what_it_says(
     wanted = sum(keeps(row) for row in rows)
     assert 0 < wanted < len(rows)
     enter(filtered_page, f"#table-trials-filter-{place}", typed)
-    filtered_page.wait(f"{TOLD} === '{wanted} of {len(rows)} rows'")
+    filtered_page.wait(f"{SHOWN_COUNT} === '{wanted} of {len(rows)} rows'")
     enter(filtered_page, f"#table-trials-filter-{place}", "")
-    filtered_page.wait(f"{TOLD} === '{len(rows)} rows'")
+    filtered_page.wait(f"{SHOWN_COUNT} === '{len(rows)} rows'")
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +102,17 @@ def filtered_page(need: Callable[[bool, str], None], shared_page: Page | None) -
     return shared_page
 
 
-def test_words_filter_all_columns_and_what_makes_no_sense_is_marked(filtered_page: Page) -> None:
+def test_terms_filter_all_columns_and_invalid_filters_are_marked(filtered_page: Page) -> None:
     page, rows = filtered_page, scaling_study().tables[0].rows
     enter(page, "#table-trials-filter", "ALEX 32")
-    page.wait(f"{TOLD}.includes(' of 15 rows')")
+    page.wait(f"{SHOWN_COUNT}.includes(' of 15 rows')")
     assert all(name == "alexnet" for name in column(page, 1))
     enter(page, "#table-trials-filter", "no such thing")
     page.wait(f"{TRIALS}.querySelector('.nothing')")
     enter(page, "#table-trials-filter", "")
     enter(page, "#table-trials-filter-3", ">abc")
     page.wait("document.querySelector('#table-trials-filter-3').getAttribute('aria-invalid') === 'true'")
-    page.wait(f"{TOLD} === '{len(rows)} rows'")
+    page.wait(f"{SHOWN_COUNT} === '{len(rows)} rows'")
     enter(page, "#table-trials-filter-3", "")
     page.wait("document.querySelector('#table-trials-filter-3').getAttribute('aria-invalid') === 'false'")
 
@@ -124,11 +121,9 @@ def test_what_is_shown_is_saved_as_csv(open_page: Open, tmp_path: Path) -> None:
     page = open_page(made_report(machines=(hostile_table(),)))
     page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     enter(page, "#table-trials-filter", "alexnet")
-    page.wait(f"{TOLD}.includes(' of ')")
+    page.wait(f"{SHOWN_COUNT}.includes(' of ')")
     click(page, "#table-trials-sort-1")
-    page.run(
-        f"[...{TRIALS}.querySelectorAll('button')].find((one) => one.textContent === 'Save CSV').click()"
-    )
+    page.run(f"[...{TRIALS}.querySelectorAll('button')].find((one) => one.textContent === 'Save CSV').click()")
     wait_for_file(page, tmp_path / "table-trials.csv")
     lines = (tmp_path / "table-trials.csv").read_text().splitlines()
     interval = '"95 % interval, low (images/s)","95 % interval, high (images/s)"'
@@ -143,22 +138,21 @@ def test_what_is_shown_is_saved_as_csv(open_page: Open, tmp_path: Path) -> None:
     assert "\n'=1+1," in (tmp_path / f"{name}.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_sort_filter_and_turn_pages(open_page: Open) -> None:
     page = open_page(made_report(studies=[scaling_study(100_000)]))
-    assert page.run(TOLD) == "100,000 rows"
+    assert page.run(SHOWN_COUNT) == "100,000 rows"
     assert page.run(f"{TRIALS}.querySelectorAll('tbody tr').length") == 25
     click(page, "#table-trials-sort-3")
     click(page, "#table-trials-last")
     assert column(page, 4)[-1] == "–"
     assert page.run(f"{TRIALS}.querySelector('.where').textContent") == "Page 4,000 of 4,000"
     enter(page, "#table-trials-filter", "alexnet 16")
-    page.wait(f"{TOLD}.includes(' of 100,000 rows')")
+    page.wait(f"{SHOWN_COUNT}.includes(' of 100,000 rows')")
     assert set(column(page, 1)) == {"alexnet"}
 
 
 def test_the_results_of_a_real_study_are_seen_whole_on_a_laptop(open_page: Open) -> None:
     page = open_page(build_report([STORE]), width_px=1280)
-    hidden = (
-        "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
-    )
+    hidden = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1)"
     assert page.run(f"{hidden}.map((one) => one.closest('section').id)") == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from made_trials import group_of, trial
 
-from corewise.report.reorders import reorder_table
+from corewise.report.reorders import build_reorder_table
 
 
 def measured(
@@ -21,13 +21,13 @@ def measured(
 
 def rows_of(*trials: Any) -> list[dict[str, Any]]:
     """The rows of the table, each by the keys of its columns."""
-    table = reorder_table(group_of(*trials))
+    table = build_reorder_table(group_of(*trials))
     assert table is not None
     keys = [column.key for column in table.columns]
     return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
 
-def test_each_step_with_reorders_stands_beside_every_kernel_that_it_may_be_held_against() -> None:
+def test_each_step_with_reorders_is_paired_with_every_comparable_kernel() -> None:
     rows = rows_of(
         measured(10, "contiguous", "included"),
         measured(8, "blocked", "included"),
@@ -37,8 +37,7 @@ def test_each_step_with_reorders_stands_beside_every_kernel_that_it_may_be_held_
         measured(4, "channels_last", "excluded", "pytorch-cpus:2"),
     )
     found = {
-        (row["args.problem"], row["layout"], row["alone_layout"]): pytest.approx(row["tax"], rel=1e-3)
-        for row in rows
+        (row["args.problem"], row["layout"], row["alone_layout"]): pytest.approx(row["tax"], rel=1e-3) for row in rows
     }
     assert found == {
         ("pytorch-cpus:1", "contiguous", "channels_last"): 0.6,
@@ -56,11 +55,11 @@ def test_a_tax_has_the_interval_of_its_pair() -> None:
     assert "doubt" not in row
 
 
-def test_noise_is_not_told_as_a_tax() -> None:
+def test_noise_is_not_reported_as_a_tax() -> None:
     noisy = [6.0, 14.0, 9.0, 11.0, 10.0]
     (row,) = rows_of(measured(noisy, "contiguous", "included"), measured(11, "blocked", "excluded"))
     assert row["tax_low"] < 0 < row["tax_high"]
-    assert row["doubt"] == "not told apart"
+    assert row["doubt"] == "no significant difference"
 
 
 def test_a_single_run_has_no_interval_and_says_so() -> None:
@@ -79,19 +78,19 @@ def test_a_disturbed_trial_marks_its_row(disturbed: str) -> None:
     assert row["disturbed"] is True
 
 
-def test_benchdnns_mean_and_best_stand_beside_the_kernel_alone() -> None:
+def test_benchdnns_mean_and_best_are_listed_with_the_kernel_alone() -> None:
     figures = {"benchdnn_avg_s": 0.04, "benchdnn_min_s": 0.02}
     alone = measured(20, "blocked", "excluded", metrics=figures)
     (row,) = rows_of(measured(10, "contiguous", "included"), alone)
-    assert (row["benchdnn_avg_s"], row["benchdnn_min_s"]) == (25.0, 50.0)  # samples/s, as beside it
+    assert (row["benchdnn_avg_s"], row["benchdnn_min_s"]) == (25.0, 50.0)
 
 
-def test_without_both_kinds_there_is_no_table() -> None:
-    assert reorder_table(group_of(measured(10, "contiguous", "included"))) is None
+def test_without_both_settings_there_is_no_table() -> None:
+    assert build_reorder_table(group_of(measured(10, "contiguous", "included"))) is None
     alone = group_of(measured(10, "blocked", "excluded"), measured(9, "channels_last", "excluded"))
-    assert reorder_table(alone) is None
+    assert build_reorder_table(alone) is None
     apart = group_of(
         measured(10, "contiguous", "included", "pytorch-cpus:1"),
         measured(9, "channels_last", "excluded", "pytorch-cpus:2"),
     )
-    assert reorder_table(apart) is None
+    assert build_reorder_table(apart) is None

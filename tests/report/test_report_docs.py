@@ -8,9 +8,17 @@ from typing import get_args
 import pytest
 from made_trials import REAL_STORE, made_store, scaling, trial
 
-from corewise.report.gather import build_report
-from corewise.report.model import Report
-from corewise.report.publications import Grid, Line, Publication, Published, Quantity, Value, load_publication
+from corewise.report.publications.published_figures import (
+    Publication,
+    Published,
+    PublishedGrid,
+    PublishedLine,
+    PublishedValue,
+    Quantity,
+    load_publication,
+)
+from corewise.report.report_builder import build_report
+from corewise.report.report_model import Report
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PLACE = re.compile(r"(chart|column|method|code): `([^`]+)`")
@@ -33,18 +41,13 @@ def quoted(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The real store beside one with inference, which has a column of its own."""
-    infer = [
-        trial(10.0 * t, params={"threads": t, "mode": "infer"}, metrics={"latency_p99_s": 0.1})
-        for t in (1, 2)
-    ]
+    """Build a report of the real store and one with inference, which has an extra column."""
+    infer = [trial(10.0 * t, params={"threads": t, "mode": "infer"}, metrics={"latency_p99_s": 0.1}) for t in (1, 2)]
     return build_report([REAL_STORE, made_store(tmp_path_factory.mktemp("infer") / "store", *infer)])
 
 
 def test_there_are_twelve_rules_in_their_order() -> None:
-    assert [row[0].partition(".")[0] for row in table("twelve-rules.md", "rule")] == [
-        str(i) for i in range(1, 13)
-    ]
+    assert [row[0].partition(".")[0] for row in table("twelve-rules.md", "rule")] == [str(i) for i in range(1, 13)]
 
 
 def test_every_place_a_rule_names_exists(report: Report) -> None:
@@ -53,15 +56,15 @@ def test_every_place_a_rule_names_exists(report: Report) -> None:
     method = {name for part in report.studies for name, _ in part.method}
     num = 0
     for number, _, places in table("twelve-rules.md", "rule"):
-        for kind, name in PLACE.findall(places):
+        for category, name in PLACE.findall(places):
             num += 1
-            if kind == "chart":
+            if category == "chart":
                 assert any(key.endswith(name) for key in charts), f"{number}: {name}"
-            elif kind == "code":
+            elif category == "code":
                 module, _, function = name.rpartition(".")
                 assert callable(getattr(importlib.import_module(module), function)), f"{number}: {name}"
             else:
-                assert name in (columns if kind == "column" else method), f"{number}: {name}"
+                assert name in (columns if category == "column" else method), f"{number}: {name}"
     assert num >= 25
 
 
@@ -73,18 +76,20 @@ def test_captions_keep_what_the_rules_say_of_them(report: Report) -> None:
         if "throughput-threads" in key:
             assert "images/s)" in caption
         if "processes-threads" in key and "map" not in key:
-            assert "Figures above the bars: over " in caption
+            assert "Figures above the bars: ratio to " in caption
         if "samples" not in key and "memory" not in key:
             assert "interval" in caption
     results = [each for part in report.studies for each in part.tables if each.key.endswith("results")]
-    assert all("flattered by having been picked" in each.caption for each in results)
+    assert all("slightly optimistic because it was selected" in each.caption for each in results)
 
 
 def test_every_sentence_with_a_speed_up_names_both_sides() -> None:
     for part in build_report([REAL_STORE]).studies:
         for sentence in part.answers:
             if re.search(r"\d× \(", sentence):
-                assert re.search(r"as fast as|the throughput of|not told apart|that with", sentence), sentence
+                assert re.search(r"as fast as|the throughput of|no significant difference|that with", sentence), (
+                    sentence
+                )
 
 
 def test_the_tables_of_published_files_are_those_of_the_code() -> None:
@@ -94,9 +99,9 @@ def test_the_tables_of_published_files_are_those_of_the_code() -> None:
     assert sorted(key for row in rows for key in quoted(row[0])) == sorted(Published.model_fields)
     meaning = {key: row[1] for row in rows for key in quoted(row[0])}
     assert quoted(meaning["quantity"]) == list(get_args(Quantity))
-    for key, model in (("lines", Line), ("values", Value)):
+    for key, model in (("lines", PublishedLine), ("values", PublishedValue)):
         assert sorted(quoted(meaning[key])) == sorted(model.model_fields)
-    assert set(Grid.model_fields) <= set(quoted(meaning["grid"]))
+    assert set(PublishedGrid.model_fields) <= set(quoted(meaning["grid"]))
 
 
 def test_the_example_of_a_published_file_can_be_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stores whose trials were begun and not finished, as an interrupted run leaves them."""
+"""Stores with unfinished trials, as an interrupted run leaves them."""
 
 from pathlib import Path
 
@@ -6,41 +6,41 @@ import pytest
 from made_trials import made_store, scaling
 from typer.testing import CliRunner
 
-from corewise.cli.main import app
-from corewise.report import live
-from corewise.report.gather import build_report
+from corewise.cli.main import build_app
+from corewise.report import live_page
 from corewise.report.page import write_page
+from corewise.report.report_builder import build_report
 from corewise.store.store import Store
 
+APP = build_app()
 
-def begun(path: Path, *trial_ids: str) -> Path:
+
+def make_unfinished(path: Path, *trial_ids: str) -> Path:
     for trial_id in trial_ids:
-        Store.open(path, create=False).work_dir(trial_id).mkdir(parents=True)
+        Store.open(path, create=False).get_work_dir(trial_id).mkdir(parents=True)
     return path
 
 
-def test_a_report_before_the_first_record_says_that_the_run_goes_on(tmp_path: Path) -> None:
-    path = begun(made_store(tmp_path / "store"), "0" * 16, "1" * 16)
+def test_a_report_before_the_first_record_says_how_to_resume(tmp_path: Path) -> None:
+    path = make_unfinished(made_store(tmp_path / "store"), "0" * 16, "1" * 16)
     report = build_report([path])
-    assert report.summary == [
-        f"No trial is finished yet: `corewise run STUDY --store {path}` goes on where it stopped."
-    ]
+    assert report.summary == [f"No trial has finished yet. Run `corewise run STUDY --store {path}` to resume."]
     [notice] = report.notices
-    assert notice.startswith(f"2 trials of {path} are begun and not finished")
+    assert notice.startswith(f"2 trials of {path} are started but not finished")
 
 
 def test_a_report_of_part_of_a_study_says_how_much_is_missing(tmp_path: Path) -> None:
     records = scaling()
-    path = begun(made_store(tmp_path / "store", *records), "0" * 16, records[0].trial_id)
+    path = make_unfinished(made_store(tmp_path / "store", *records), "0" * 16, records[0].trial_id)
     [notice] = build_report([path]).notices
-    assert notice.startswith(f"1 trial of {path} is begun and not finished")
+    assert notice.startswith(f"1 trial of {path} is started but not finished")
     assert build_report([path], progress="running: 1 of 2 trials done").notices == []
 
 
-def test_show_tells_of_trials_that_have_no_row(tmp_path: Path) -> None:
-    path = begun(made_store(tmp_path / "store"), "0" * 16)
-    result = CliRunner().invoke(app, ["show", "--store", str(path)])
-    assert "1 trial is begun and not finished; the same `corewise run` goes on" in result.stdout
+def test_show_counts_unfinished_trials(tmp_path: Path) -> None:
+    path = make_unfinished(made_store(tmp_path / "store"), "0" * 16)
+    result = CliRunner().invoke(APP, ["show", "--store", str(path)])
+    assert "1 trial is unfinished; run the same `corewise run` again to resume" in result.stdout
     assert "no records here yet" not in result.stdout
 
 
@@ -52,12 +52,12 @@ def test_how_far_a_study_is_stands_before_its_provisional_answers(tmp_path: Path
     assert answer.index("stopped: 4 of 5") < answer.index('class="lead"')
 
 
-@pytest.mark.parametrize(("reloads", "told"), [(["--refresh-s", "10"], "has begun"), ([], "was left before")])
+@pytest.mark.parametrize(("reloads", "state"), [(["--refresh-s", "10"], "has started"), ([], "stopped before")])
 def test_a_page_without_figures_says_whether_some_are_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reloads: list[str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reloads: list[str], state: str
 ) -> None:
     path, page = made_store(tmp_path / "store"), tmp_path / "page.html"
-    words = [str(path), str(page), "--study", "nap", "--progress", "0 of 2 trials done", *reloads]
-    monkeypatch.setattr("sys.argv", ["live", *words])
-    assert live.main() == 0
-    assert f"The study nap {told}" in page.read_text()
+    arguments = [str(path), str(page), "--study", "nap", "--progress", "0 of 2 trials done", *reloads]
+    monkeypatch.setattr("sys.argv", ["live", *arguments])
+    assert live_page.main() == 0
+    assert f"The study nap {state}" in page.read_text()

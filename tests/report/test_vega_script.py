@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corewise.report import vega_script as module
-from corewise.report.vega_script import vega_script
+from corewise.report.vega_script import build_vega_script
 
 
 @pytest.fixture
@@ -17,21 +17,21 @@ def num_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return "draw();\r\n// ü\n"
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_made", counted)
+    monkeypatch.setattr(module, "_bundle_script", counted)
     return made
 
 
-def test_the_script_is_made_once_and_comes_back_as_it_was(num_made: list[int]) -> None:
-    assert vega_script() == vega_script() == "draw();\r\n// ü\n"
+def test_the_script_is_built_once_and_cached_unchanged(num_made: list[int]) -> None:
+    assert build_vega_script() == build_vega_script() == "draw();\r\n// ü\n"
     assert len(num_made) == 1
 
 
-def test_a_damaged_file_is_made_anew(num_made: list[int], tmp_path: Path) -> None:
-    wanted = vega_script()
+def test_a_damaged_file_is_rebuilt(num_made: list[int], tmp_path: Path) -> None:
+    wanted = build_vega_script()
     [path] = (tmp_path / "cache" / "corewise").iterdir()
     for damage in (b"", b"\xff", path.read_bytes()[:-3]):
         path.write_bytes(damage)
-        assert vega_script() == wanted
+        assert build_vega_script() == wanted
     assert len(num_made) == 4
 
 
@@ -40,5 +40,5 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert vega_script() == vega_script()
+    assert build_vega_script() == build_vega_script()
     assert len(num_made) == 2

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corewise.spec.record import Record
+from corewise.study.record import Record
 
 PARAMS: dict[str, Any] = {
     "workload": "resnet50",
@@ -68,7 +68,7 @@ def made_record(trial_id: str = "0a1b2c3d", step_s: float = 0.5, **changes: Any)
             "num_runs": 3,
         },
         "runs": tuple(made_run(step_s * (1 + 0.002 * i)) for i in range(3)),
-        "command": "OMP_NUM_THREADS=4 taskset -c 0-3 python -m corewise.worker trial.json",
+        "command": "OMP_NUM_THREADS=4 taskset -c 0-3 python -m corewise.measured.worker trial.json",
         "env": {"OMP_NUM_THREADS": "4"},
         "machine": {"hostname": "node1", "host_class": "epyc-zen4-16c"},
         "versions": {"torch": "2.13.0", "python": "3.11.7"},

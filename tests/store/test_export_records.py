@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from made_records import made_record
 
-from corewise.spec.errors import UserError
-from corewise.store import parts, query, side_readers
+from corewise.errors import UserError
+from corewise.store import file_parts, parallel_readers, sql_query
 from corewise.store.export import export_records
-from corewise.store.row_texts import exported
+from corewise.store.json_rows import build_export_row
 from corewise.store.store import Store
 
 
@@ -22,9 +22,7 @@ def store(tmp_path):
     store.append(made_record("a", 0.5))
     store.append(made_record("b", 0.25, params={"threads": 8, "args.depth": 3}))
     store.append(
-        made_record(
-            "c", status="failed", kind="memory", reason='out of "memory",\r\nrank 0', metrics={}, runs=()
-        )
+        made_record("c", status="failed", kind="memory", reason='out of "memory",\r\nrank 0', metrics={}, runs=())
     )
     return store
 
@@ -49,12 +47,7 @@ def test_json_is_a_list_of_records_with_their_samples(store, tmp_path):
 def test_csv_has_one_row_a_record_and_a_column_for_each_parameter_and_metric(store, capsys):
     export_records(store, "csv", None)
     a, b, c = rows(capsys.readouterr().out)
-    assert (a["trial_id"], a["params.threads"], a["params.args.depth"], a["metrics.step_s"]) == (
-        "a",
-        "4",
-        "",
-        "0.5",
-    )
+    assert (a["trial_id"], a["params.threads"], a["params.args.depth"], a["metrics.step_s"]) == ("a", "4", "", "0.5")
     assert (b["params.threads"], b["params.args.depth"], b["num_samples"]) == ("8", "3", "30")
     assert (c["status"], c["reason"], c["metrics.step_s"]) == ("failed", 'out of "memory",\nrank 0', "")
     assert a["params.smt"] == "false"
@@ -79,11 +72,7 @@ def test_parquet_has_the_same_columns_with_their_types(store, tmp_path):
         '"machine.hostname" '
         f"from read_parquet('{str(out).replace(chr(39), chr(39) * 2)}') order by trial_id"
     ).fetchall()
-    assert found == [
-        ("a", 4, 0.5, 30, None, "node1"),
-        ("b", 8, 0.25, 30, 3, "node1"),
-        ("c", 4, None, 0, None, "node1"),
-    ]
+    assert found == [("a", 4, 0.5, 30, None, "node1"), ("b", 8, 0.25, 30, 3, "node1"), ("c", 4, None, 0, None, "node1")]
 
 
 @pytest.mark.parametrize("fmt", ["csv", "json", "parquet"])
@@ -174,7 +163,7 @@ def test_json_says_of_odd_records_what_reading_them_says(odd_store, tmp_path, ca
     out = tmp_path / "out.json"
     result = export_records(odd_store, "json", out)
     assert (result.num_records, result.damage) == (len(ODD) + 3, ())
-    wanted = [exported(record) for record in odd_store.records().records]
+    wanted = [build_export_row(record) for record in odd_store.read_records().records]
     assert json.loads(out.read_text(encoding="utf-8")) == wanted
     assert [list(each) for each in json.loads(out.read_bytes())] == [list(each) for each in wanted]
     export_records(odd_store, "json", None)
@@ -197,7 +186,7 @@ def test_every_odd_record_has_its_row_in_parquet_and_csv(odd_store, tmp_path):
         f"from '{tmp_path / 'out.parquet'}'"
     ).fetchall()
     by_name = {row[0]: row[1:] for row in found}
-    assert [row[0] for row in found] == [record.trial_id for record in odd_store.records().records]
+    assert [row[0] for row in found] == [record.trial_id for record in odd_store.read_records().records]
     assert by_name["a key that differs in its case"][:2] in ((4, 3), (3, 4))
     assert by_name["a metric without a value"][2] == 1.5
     assert by_name["a time in another zone"][3] == "2026-11-15 10:00:30"
@@ -211,9 +200,9 @@ def test_a_large_store_is_exported_as_a_small_one_is(store, tmp_path, monkeypatc
     for fmt in ("json", "csv"):
         export_records(store, fmt, tmp_path / "small")
         small[fmt] = (tmp_path / "small").read_bytes()
-    monkeypatch.setattr(side_readers, "MIN_BYTES", 1)
-    monkeypatch.setattr(parts.parts_of, "__defaults__", (1000,))
-    monkeypatch.setattr(query, "_MAX_ORDERED_BYTES", 0)
+    monkeypatch.setattr(parallel_readers, "MIN_BYTES", 1)
+    monkeypatch.setattr(file_parts.split_files, "__defaults__", (1000,))
+    monkeypatch.setattr(sql_query, "_MAX_ORDERED_BYTES", 0)
     for fmt, text in small.items():
         export_records(store, fmt, tmp_path / "large")
         assert (tmp_path / "large").read_bytes() == text

@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
 from corewise.store import leases
-from corewise.store.leases import LeaseHeld, LeaseLost, acquire, holder, holders
-from corewise.store.lines import seal
-from corewise.store.processes import ProcessName
+from corewise.store.leases import LeaseHeld, LeaseLost, acquire_lease, list_holders, read_holder
+from corewise.store.process_identity import ProcessIdentity
+from corewise.store.sealed_lines import seal
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from corewise.store.leases import acquire
-acquire(Path(sys.argv[1]), "run")
+from corewise.store.leases import acquire_lease
+acquire_lease(Path(sys.argv[1]), "run")
 print("held", flush=True)
 time.sleep(600)
 """
 CONTEND = """
 import sys
 from pathlib import Path
-from corewise.store.leases import LeaseHeld, acquire
+from corewise.store.leases import LeaseHeld, acquire_lease
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    acquire(Path(sys.argv[1]), "run")
+    acquire_lease(Path(sys.argv[1]), "run")
     print("won", flush=True)
 except LeaseHeld:
     print("lost", flush=True)
@@ -38,8 +38,8 @@ sys.stdin.readline()
 
 
 def start(script: str, folder: Path) -> subprocess.Popen:
-    words = [sys.executable, "-c", script, str(folder)]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    arguments = [sys.executable, "-c", script, str(folder)]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -73,39 +73,39 @@ def contend(folder: Path, num_contenders: int) -> list[str]:
 
 def foreign_lease(folder: Path, age_s: float, **changes) -> Path:
     """A lease held elsewhere whose last heartbeat is so long ago."""
-    process = {**ProcessName.own().__dict__, "host": "elsewhere", "boot_id": "another", **changes}
+    process = {**ProcessIdentity.from_current_process().__dict__, "host": "elsewhere", "boot_id": "another", **changes}
     path = folder / "run.json"
     path.write_bytes(
         seal({"schema": 1, "token": "f00", "since": "2026-11-15T10:00:00Z", "process": process, "info": {}})
     )
-    now = leases.clock_s(folder)
+    now = leases.read_clock_s(folder)
     os.utime(path, (now - age_s, now - age_s))
     return path
 
 
 def test_a_lease_is_held_until_it_is_released(tmp_path):
     folder = tmp_path / "leases"
-    with acquire(folder, "run", {"study": "hybrid"}) as lease:
-        found = holder(folder, "run")
-        assert found.process == ProcessName.own()
+    with acquire_lease(folder, "run", {"study": "hybrid"}) as lease:
+        found = read_holder(folder, "run")
+        assert found.process == ProcessIdentity.from_current_process()
         assert (found.token, found.info) == (lease.token, {"study": "hybrid"})
         assert os.listdir(folder) == ["run.json"]
         with pytest.raises(LeaseHeld):
-            acquire(folder, "run")
-    assert holder(folder, "run") is None
-    acquire(folder, "run").release()
+            acquire_lease(folder, "run")
+    assert read_holder(folder, "run") is None
+    acquire_lease(folder, "run").release()
     assert os.listdir(folder) == []
 
 
 def test_leases_of_different_names_do_not_meet(tmp_path):
-    with acquire(tmp_path, "a"), acquire(tmp_path, "a.b"):
-        assert [h.name for h in holders(tmp_path)] == ["a", "a.b"]
-    assert holders(tmp_path / "nowhere") == []
+    with acquire_lease(tmp_path, "a"), acquire_lease(tmp_path, "a.b"):
+        assert [h.name for h in list_holders(tmp_path)] == ["a", "a.b"]
+    assert list_holders(tmp_path / "nowhere") == []
 
 
-def test_the_second_is_told_who_holds_it_since_when_and_what_to_do(tmp_path, held):
+def test_the_second_learns_who_holds_it_since_when_and_what_to_do(tmp_path, held):
     with pytest.raises(LeaseHeld) as error:
-        acquire(tmp_path, "run")
+        acquire_lease(tmp_path, "run")
     text = str(error.value)
     assert isinstance(error.value, UserError)
     assert f"process {held.pid} on {os.uname().nodename} since 20" in text
@@ -116,8 +116,8 @@ def test_the_second_is_told_who_holds_it_since_when_and_what_to_do(tmp_path, hel
 def test_the_lease_of_a_killed_holder_is_taken_over_even_before_it_is_reaped(tmp_path, held):
     os.kill(held.pid, signal.SIGKILL)
     os.waitid(os.P_PID, held.pid, os.WEXITED | os.WNOWAIT)  # dead, yet still a zombie
-    with acquire(tmp_path, "run"):
-        assert holder(tmp_path, "run").process.pid == os.getpid()
+    with acquire_lease(tmp_path, "run"):
+        assert read_holder(tmp_path, "run").process.pid == os.getpid()
     assert os.listdir(tmp_path) == []
 
 
@@ -125,11 +125,11 @@ def test_a_stopped_holder_is_not_dead_however_long_it_is_silent(tmp_path, held):
     os.kill(held.pid, signal.SIGSTOP)
     os.utime(tmp_path / "run.json", (1, 1))
     with pytest.raises(LeaseHeld):
-        acquire(tmp_path, "run")
+        acquire_lease(tmp_path, "run")
 
 
 def test_a_process_number_used_again_is_another_process(tmp_path, held):
-    found = holder(tmp_path, "run")
+    found = read_holder(tmp_path, "run")
     again = replace(found, process=replace(found.process, start_ticks=found.process.start_ticks - 1))
     assert not found.is_stale(now_s=0)
     assert again.is_stale(now_s=0)
@@ -137,61 +137,65 @@ def test_a_process_number_used_again_is_another_process(tmp_path, held):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"host": os.uname().nodename}, {"boot_id": ProcessName.own().boot_id, "pid_namespace": "pid:[1]"}],
+    [
+        {},
+        {"host": os.uname().nodename},
+        {"boot_id": ProcessIdentity.from_current_process().boot_id, "pid_namespace": "pid:[1]"},
+    ],
     ids=["another host", "this host before a reboot", "another container"],
 )
 def test_a_holder_elsewhere_is_stale_only_after_its_heartbeat_stops(tmp_path, changes):
     foreign_lease(tmp_path, age_s=100, pid=2**22 + 1, **changes)
     with pytest.raises(LeaseHeld, match="process 4194305 on"):
-        acquire(tmp_path, "run")
+        acquire_lease(tmp_path, "run")
     foreign_lease(tmp_path, age_s=140, pid=os.getpid(), **changes)
-    acquire(tmp_path, "run").release()
+    acquire_lease(tmp_path, "run").release()
 
 
 def test_the_heartbeat_is_read_by_the_file_systems_clock(tmp_path, monkeypatch):
     foreign_lease(tmp_path, age_s=1)
     monkeypatch.setattr(time, "time", lambda: 10.0**12)
     with pytest.raises(LeaseHeld):
-        acquire(tmp_path, "run")
+        acquire_lease(tmp_path, "run")
 
 
 def test_beating_keeps_a_lease_fresh(tmp_path):
-    with acquire(tmp_path, "run") as lease:
+    with acquire_lease(tmp_path, "run") as lease:
         os.utime(lease.path, (1, 1))
-        lease.beat()
-        assert holder(tmp_path, "run").beat_at_s > 1_000_000
+        lease.send_heartbeat()
+        assert read_holder(tmp_path, "run").beat_at_s > 1_000_000
 
 
-def test_a_holder_that_was_taken_for_dead_is_told_when_it_beats_and_harms_no_one(tmp_path):
-    lease = acquire(tmp_path, "run")
+def test_a_holder_that_was_taken_for_dead_gets_an_error_at_its_next_heartbeat_and_harms_no_one(tmp_path):
+    lease = acquire_lease(tmp_path, "run")
     foreign_lease(tmp_path, age_s=0)
     with pytest.raises(LeaseLost, match="elsewhere"):
-        lease.beat()
+        lease.send_heartbeat()
     lease.release()
-    assert holder(tmp_path, "run").process.host == "elsewhere"
+    assert read_holder(tmp_path, "run").process.host == "elsewhere"
     (tmp_path / "run.json").unlink()
     with pytest.raises(LeaseLost, match="nobody"):
-        lease.beat()
+        lease.send_heartbeat()
 
 
 def test_a_damaged_lease_counts_as_held_until_it_is_old(tmp_path):
     path = foreign_lease(tmp_path, age_s=0)
     path.write_bytes(path.read_bytes().replace(b"elsewhere", b"elsewherf"))
-    with pytest.raises(LeaseHeld, match="somebody unknown"):
-        acquire(tmp_path, "run")
-    now = leases.clock_s(tmp_path)
+    with pytest.raises(LeaseHeld, match="an unknown process"):
+        acquire_lease(tmp_path, "run")
+    now = leases.read_clock_s(tmp_path)
     os.utime(path, (now - 130, now - 130))
-    acquire(tmp_path, "run").release()
+    acquire_lease(tmp_path, "run").release()
 
 
 def test_a_forked_child_does_not_give_its_parents_lease_back(tmp_path):
-    lease = acquire(tmp_path, "run")
+    lease = acquire_lease(tmp_path, "run")
     pid = os.fork()
     if pid == 0:
         lease.release()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert holder(tmp_path, "run").token == lease.token
+    assert read_holder(tmp_path, "run").token == lease.token
 
 
 def test_of_twenty_contenders_one_wins(tmp_path):
@@ -207,32 +211,32 @@ def test_of_many_contenders_for_a_dead_holders_lease_one_wins(tmp_path, held):
 
 def test_a_slow_contender_cannot_remove_the_lease_of_the_next_holder(tmp_path):
     foreign_lease(tmp_path, age_s=500)
-    stale = holder(tmp_path, "run")
-    winner = acquire(tmp_path, "run")
+    stale = read_holder(tmp_path, "run")
+    winner = acquire_lease(tmp_path, "run")
     leases._remove_stale(tmp_path, stale, {}, 120)  # judged before the winner came, acting after
-    assert holder(tmp_path, "run").token == winner.token
+    assert read_holder(tmp_path, "run").token == winner.token
 
 
 def test_a_contender_that_died_while_taking_over_stops_no_one(tmp_path, held):
     end(held)
-    dead = holder(tmp_path, "run")
+    dead = read_holder(tmp_path, "run")
     (tmp_path / f"run~{dead.token}.json").write_bytes((tmp_path / "run.json").read_bytes())
     (tmp_path / "run~gone.json").write_bytes((tmp_path / "run.json").read_bytes())
     left = tmp_path / ".run.abc.part"
     left.touch()
     os.utime(left, (1, 1))
-    lease = acquire(tmp_path, "run")
+    lease = acquire_lease(tmp_path, "run")
     assert os.listdir(tmp_path) == ["run.json"]
     lease.release()
 
 
-def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path):
+def test_a_folder_that_cannot_be_written_is_the_users_to_fix(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="no lease can be taken in"):
-        acquire(tmp_path / "file" / "leases", "run")
+    with pytest.raises(UserError, match="no lease can be acquired in"):
+        acquire_lease(tmp_path / "file" / "leases", "run")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a~b", "a b"])
 def test_names_that_could_leave_the_folder_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="no name for a lease"):
-        acquire(tmp_path, name)
+    with pytest.raises(ValueError, match="not a valid lease name"):
+        acquire_lease(tmp_path, name)

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from made_records import made_record
 
-from corewise.spec.errors import UserError
-from corewise.spec.record import Record
-from corewise.store.brief import outline
-from corewise.store.lines import scan, seal
-from corewise.store.reader import read_file
+from corewise.errors import UserError
+from corewise.store.brief_records import extract_outline
+from corewise.store.line_writer import StoreFull, is_record_file
+from corewise.store.record_reader import read_file
+from corewise.store.sealed_lines import scan_lines, seal
 from corewise.store.store import Store
-from corewise.store.writer import StoreFull, is_record_file
+from corewise.study.record import Record
 
 APPEND_MANY = """
 import sys
-from corewise.spec.record import Record
+from corewise.study.record import Record
 from corewise.store.store import Store
 store = Store.open(sys.argv[1])
 print("ready", flush=True)
@@ -49,14 +49,14 @@ def only_file(store: Store) -> Path:
 
 
 def appender(path: Path, prefix: str, num_records: int) -> subprocess.Popen:
-    words = [sys.executable, "-c", APPEND_MANY, str(path), prefix, str(num_records)]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    arguments = [sys.executable, "-c", APPEND_MANY, str(path), prefix, str(num_records)]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_records_come_back_as_they_were_appended(tmp_path):
     records = (made_record("a"), made_record("b", status="failed", reason="out of memory", kind="memory"))
     with filled(tmp_path / "store", *records):
-        result = Store.open(tmp_path / "store", create=False).records()
+        result = Store.open(tmp_path / "store", create=False).read_records()
     assert result.records == records
     assert (result.damage, result.duplicates) == ((), ())
 
@@ -71,9 +71,7 @@ def test_a_record_file_is_json_lines_that_anyone_can_read(tmp_path):
 
 
 def test_opening_what_is_not_there_says_how_to_make_it(tmp_path):
-    with pytest.raises(
-        UserError, match=r"here does not exist.*`corewise run STUDY --store '.*here'`"
-    ) as error:
+    with pytest.raises(UserError, match=r"here does not exist.*`corewise run STUDY --store '.*here'`") as error:
         Store.open(tmp_path / "nothing here", create=False)
     assert str(tmp_path) in str(error.value)
     assert not (tmp_path / "nothing here").exists()
@@ -83,7 +81,7 @@ def test_opening_a_folder_that_is_no_store_says_so(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="is not a Corewise store"):
         Store.open(tmp_path, create=False)
-    with pytest.raises(UserError, match=r"holds other things \(thesis.tex\)"):
+    with pytest.raises(UserError, match=r"contains other files \(thesis.tex\)"):
         Store.open(tmp_path, create=True)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
@@ -95,19 +93,19 @@ def test_opening_a_file_as_a_store_is_the_users_mistake(tmp_path):
             Store.open(tmp_path / "file", create=create)
 
 
-def test_a_store_whose_making_was_killed_half_way_is_made_anew(tmp_path):
+def test_a_store_whose_making_was_killed_half_way_is_created_again(tmp_path):
     (tmp_path / ".corewise-store.json.123.part").write_text("{")
     (tmp_path / "records").mkdir()
     filled(tmp_path, small("a"))
-    assert Store.open(tmp_path, create=False).done_ids() == {"a"}
+    assert Store.open(tmp_path, create=False).read_done_ids() == {"a"}
 
 
 def test_reading_leaves_no_trace(tmp_path):
     store = Store.open(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert store.records().records == ()
-    assert store.done_ids() == set()
-    assert store.work_ids() == []
+    assert store.read_records().records == ()
+    assert store.read_done_ids() == set()
+    assert store.list_work_ids() == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -127,7 +125,7 @@ def test_an_older_store_that_nothing_reads_is_refused_with_its_version(tmp_path)
 def test_a_marker_without_a_version_is_damage_and_the_records_are_read(tmp_path, schema):
     filled(tmp_path, small("a"))
     (tmp_path / "corewise-store.json").write_bytes(seal({"schema": schema}))
-    result = Store.open(tmp_path, create=False).records()
+    result = Store.open(tmp_path, create=False).read_records()
     assert ([r.trial_id for r in result.records], len(result.damage)) == (["a"], 1)
 
 
@@ -137,29 +135,27 @@ def test_a_damaged_or_lost_marker_is_named_and_the_records_are_read(tmp_path):
     whole = marker.read_bytes()
     for position in range(len(whole)):
         marker.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        result = Store.open(tmp_path, create=False).records()
+        result = Store.open(tmp_path, create=False).read_records()
         assert [r.trial_id for r in result.records] == ["a"]
         assert [d.file.name for d in result.damage] == ["corewise-store.json"], position
     marker.unlink()
-    result = Store.open(tmp_path, create=False).records()
+    result = Store.open(tmp_path, create=False).read_records()
     assert [d.file.name for d in result.damage] == ["corewise-store.json"]
 
 
 def test_every_status_is_done_and_what_was_never_recorded_is_not(tmp_path):
     store = filled(tmp_path, small("a"), small("b", status="failed"), small("c", status="skipped"))
-    assert store.done_ids() == {"a", "b", "c"}
+    assert store.read_done_ids() == {"a", "b", "c"}
 
 
 def test_only_trials_whose_records_can_be_read_are_done(tmp_path):
-    store = filled(
-        tmp_path, small("a", study='of "mine", \\ and "status":"odd"'), small("b", status="failed")
-    )
+    store = filled(tmp_path, small("a", study='of "mine", \\ and "status":"odd"'), small("b", status="failed"))
     with open(only_file(store), "ab") as file:
         for trial_id, status, schema in (("odd", "perhaps", 1), ("new", "ok", 2)):
             file.write(seal({"schema": schema, "trial_id": trial_id, "study": "s", "status": status}))
         file.write(seal(small("changed").to_json()).replace(b'"s"', b'"t"'))
     fresh = Store.open(tmp_path, create=False)
-    assert fresh.done_ids() == {r.trial_id for r in fresh.records().records} == {"a", "b"}
+    assert fresh.read_done_ids() == {r.trial_id for r in fresh.read_records().records} == {"a", "b"}
 
 
 def test_done_ids_sees_what_others_append_later(tmp_path):
@@ -167,7 +163,7 @@ def test_done_ids_sees_what_others_append_later(tmp_path):
     for i in range(5):
         theirs.append(small(f"t{i}"))
         ours.append(small(f"o{i}"))
-        assert ours.done_ids() == theirs.done_ids() == {f"{w}{k}" for w in "to" for k in range(i + 1)}
+        assert ours.read_done_ids() == theirs.read_done_ids() == {f"{w}{k}" for w in "to" for k in range(i + 1)}
 
 
 def test_a_record_whose_newline_alone_was_lost_is_done(tmp_path):
@@ -175,8 +171,8 @@ def test_a_record_whose_newline_alone_was_lost_is_done(tmp_path):
     path = only_file(store)
     path.write_bytes(path.read_bytes()[:-1])
     fresh = Store.open(tmp_path)
-    assert fresh.done_ids() == {"a"}
-    assert [r.trial_id for r in fresh.records().records] == ["a"]
+    assert fresh.read_done_ids() == {"a"}
+    assert [r.trial_id for r in fresh.read_records().records] == ["a"]
 
 
 def test_a_torn_tail_is_skipped_and_named_and_its_trial_is_not_done(tmp_path):
@@ -185,12 +181,12 @@ def test_a_torn_tail_is_skipped_and_named_and_its_trial_is_not_done(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     fresh = Store.open(tmp_path)
     fresh.append(small("c"))
-    result = fresh.records()
-    assert {r.trial_id for r in result.records} == fresh.done_ids() == {"a", "c"}
+    result = fresh.read_records()
+    assert {r.trial_id for r in result.records} == fresh.read_done_ids() == {"a", "c"}
     (damage,) = result.damage
     assert (damage.file, damage.line) == (path, 2)
     assert damage.offset == len(path.read_bytes().splitlines()[0]) + 1
-    assert "cut short" in str(damage)
+    assert "truncated" in str(damage)
 
 
 def test_a_damage_at_any_byte_of_a_file_costs_one_record_at_most_and_is_named(tmp_path):
@@ -212,7 +208,7 @@ def test_records_of_another_schema_are_named_and_the_rest_is_read(tmp_path):
         file.write(seal({"schema": 7, "trial_id": "new"}))
         file.write(seal({"schema": 1, "status": "ok"}))
     store.append(small("b"))
-    result = store.records()
+    result = store.read_records()
     assert [r.trial_id for r in result.records] == ["a", "b"]
     assert [d.line for d in result.damage] == [2, 3]
     assert "record schema 7 is newer" in result.damage[0].reason
@@ -223,7 +219,7 @@ def test_records_of_an_older_schema_are_migrated_or_named_with_their_version(tmp
     store = filled(tmp_path, small("a"))
     with open(only_file(store), "ab") as file:
         file.write(seal(small("old").to_json() | {"schema": 0}))
-    [damage] = store.records().damage
+    [damage] = store.read_records().damage
     assert (damage.file, damage.line) == (only_file(store), 2)
     assert "record schema 0 is too old for this Corewise (1)" in damage.reason
     assert "read it with the version that wrote it" in damage.reason
@@ -232,10 +228,10 @@ def test_records_of_an_older_schema_are_migrated_or_named_with_their_version(tmp
 def test_a_record_file_that_cannot_be_read_is_named(tmp_path):
     store = filled(tmp_path, small("a"))
     (store.records_folder / "folder.jsonl").mkdir()
-    result = store.records()
+    result = store.read_records()
     assert [r.trial_id for r in result.records] == ["a"]
     assert [(d.file.name, d.line) for d in result.damage] == [("folder.jsonl", 0)]
-    assert store.done_ids() == {"a"}
+    assert store.read_done_ids() == {"a"}
 
 
 def test_of_a_trial_recorded_twice_the_first_to_finish_counts(tmp_path):
@@ -244,7 +240,7 @@ def test_of_a_trial_recorded_twice_the_first_to_finish_counts(tmp_path):
     undated = small("a", finished_at="", reason="undated")
     filled(tmp_path, undated, late)
     store = filled(tmp_path, early)
-    result = store.records()
+    result = store.read_records()
     assert [r.reason for r in result.records] == ["early"]
     assert [r.reason for r in result.duplicates] == ["late", "undated"]
     assert result.damage == ()
@@ -252,15 +248,15 @@ def test_of_a_trial_recorded_twice_the_first_to_finish_counts(tmp_path):
 
 def test_a_retry_that_worked_counts_before_the_failure(tmp_path):
     failed = small("a", status="failed", finished_at="2026-11-15T10:00:00Z")
-    mended = small("a", finished_at="2026-11-15T11:00:00Z")
-    result = filled(tmp_path, failed, mended).records()
-    assert (result.records, result.duplicates) == ((mended,), (failed,))
+    repaired = small("a", finished_at="2026-11-15T11:00:00Z")
+    result = filled(tmp_path, failed, repaired).read_records()
+    assert (result.records, result.duplicates) == ((repaired,), (failed,))
 
 
 def test_records_come_in_the_order_they_finished(tmp_path):
     times = ["2026-11-15T10:00:02Z", "2026-11-15T10:00:01.500Z", "2026-11-15T12:00:01+02:00"]
     store = filled(tmp_path, *(small(f"t{i}", finished_at=t) for i, t in enumerate(times)))
-    assert [r.trial_id for r in store.records().records] == ["t2", "t1", "t0"]
+    assert [r.trial_id for r in store.read_records().records] == ["t2", "t1", "t0"]
 
 
 def test_two_processes_appending_at_once_lose_nothing(tmp_path):
@@ -274,10 +270,10 @@ def test_two_processes_appending_at_once_lose_nothing(tmp_path):
         assert writer.wait() == 0
         writer.stdout.close()
     store = Store.open(tmp_path, create=False)
-    result = store.records()
+    result = store.read_records()
     assert {r.trial_id for r in result.records} == {f"{w}{i}" for w in "ab" for i in range(500)}
     assert (len(result.records), result.damage) == (1000, ())
-    assert store.done_ids() == {r.trial_id for r in result.records}
+    assert store.read_done_ids() == {r.trial_id for r in result.records}
     assert len(list(store.records_folder.iterdir())) == 2
 
 
@@ -288,17 +284,17 @@ def test_a_killed_writer_costs_at_most_the_record_it_was_writing(tmp_path):
         writer.stdin.write("go\n")
         writer.stdin.flush()
         store = Store.open(tmp_path)
-        while len([t for t in store.done_ids() if t.startswith(f"k{round_number}-")]) < round_number + 2:
+        while len([t for t in store.read_done_ids() if t.startswith(f"k{round_number}-")]) < round_number + 2:
             time.sleep(0.001)
-        seen = store.done_ids()
+        seen = store.read_done_ids()
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdin.close()
         writer.stdout.close()
-        result = Store.open(tmp_path).records()
+        result = Store.open(tmp_path).read_records()
         assert {r.trial_id for r in result.records} >= seen
         assert len(result.damage) <= round_number + 1
-        assert all("cut short" in d.reason or "newline" in d.reason for d in result.damage)
+        assert all("truncated" in d.reason or "newline" in d.reason for d in result.damage)
 
 
 def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path):
@@ -310,7 +306,7 @@ def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path):
     assert os.waitpid(pid, 0)[1] == 0
     store.append(small("parent-2"))
     per_file = [
-        [e.value["trial_id"] for e in scan(path.read_bytes().splitlines(keepends=True)) if e.value]
+        [e.value["trial_id"] for e in scan_lines(path.read_bytes().splitlines(keepends=True)) if e.value]
         for path in store.records_folder.iterdir()
     ]
     assert sorted(per_file) == [["child"], ["parent", "parent-2"]]
@@ -325,14 +321,14 @@ def test_a_short_write_is_taken_back_and_the_next_one_works(tmp_path):
     try:
         room = len(before) + 50  # the kernel then writes 50 bytes of the line
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-        with pytest.raises(UserError, match=r"nothing could be written .*File too large; 1 record is safe"):
+        with pytest.raises(UserError, match=r"cannot write to .*File too large; 1 record is safe"):
             store.append(small("b"))
         assert path.read_bytes() == before
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, old)
     store.append(small("b"))
-    result = store.records()
+    result = store.read_records()
     assert ([r.trial_id for r in result.records], result.damage) == (["a", "b"], ())
 
 
@@ -353,16 +349,16 @@ def test_a_line_that_could_not_be_taken_back_does_not_spoil_the_next(tmp_path, m
         with pytest.raises(UserError, match="Input/output error"):
             store.append(small("b"))
     store.append(small("c"))
-    result = store.records()
+    result = store.read_records()
     assert [r.trial_id for r in result.records] == ["a", "c"]
     assert [d.line for d in result.damage] == [2]
 
 
 FILL_UP = """
 import sys
-from corewise.spec.record import Record
+from corewise.study.record import Record
 from corewise.store.store import Store
-from corewise.store.writer import StoreFull
+from corewise.store.line_writer import StoreFull
 store = Store.open(sys.argv[1])
 num_appended = 0
 try:
@@ -371,7 +367,7 @@ try:
         num_appended += 1
 except StoreFull as error:
     print(error)
-    result = Store.open(sys.argv[1], create=False).records()
+    result = Store.open(sys.argv[1], create=False).read_records()
     assert len(result.records) == num_appended > 3, (len(result.records), num_appended)
     assert not result.damage, result.damage
     sys.exit(42)
@@ -395,72 +391,62 @@ def test_a_full_disk_is_named_with_the_number_of_records_that_are_safe(tmp_path,
     assert "records are safe; free space and run again" in done.stdout
 
 
-def test_store_full_leaves_by_the_door_of_user_errors():
+def test_store_full_is_a_user_error():
     assert issubclass(StoreFull, UserError)
 
 
 def test_work_folders_are_named_by_trial_and_nothing_else(tmp_path):
     store = Store.open(tmp_path)
-    assert store.work_dir("ab12") == tmp_path / "work" / "ab12"
+    assert store.get_work_dir("ab12") == tmp_path / "work" / "ab12"
     for bad in ("", "../x", "a/b", ".hidden"):
-        with pytest.raises(ValueError, match="no trial id"):
-            store.work_dir(bad)
-    store.work_dir("ab12").mkdir(parents=True)
-    assert store.work_ids() == ["ab12"]
+        with pytest.raises(ValueError, match="not a trial id"):
+            store.get_work_dir(bad)
+    store.get_work_dir("ab12").mkdir(parents=True)
+    assert store.list_work_ids() == ["ab12"]
 
 
 def test_records_can_be_shortened_as_they_are_read(tmp_path):
     store = filled(tmp_path, made_record("a"), made_record("b"))
-    result = store.records(lambda record: small(record.trial_id, reason="short"))
-    assert [(r.trial_id, r.reason, r.metrics) for r in result.records] == [
-        ("a", "short", {}),
-        ("b", "short", {}),
-    ]
+    result = store.read_records(lambda record: small(record.trial_id, reason="short"))
+    assert [(r.trial_id, r.reason, r.metrics) for r in result.records] == [("a", "short", {}), ("b", "short", {})]
 
 
 def test_some_trials_can_be_asked_for_alone(tmp_path):
-    records = [
-        made_record(trial_id, finished_at=f"2026-11-15T10:00:0{i}Z") for i, trial_id in enumerate("cab")
-    ]
+    records = [made_record(trial_id, finished_at=f"2026-11-15T10:00:0{i}Z") for i, trial_id in enumerate("cab")]
     store = filled(tmp_path, *records)
     filled(tmp_path, small("b", status="failed"), small("c", status="failed"))
-    result = store.records(only={"b", "a", "x"})
+    result = store.read_records(only={"b", "a", "x"})
     assert result.records == (records[1], records[2])
     assert [r.trial_id for r in result.duplicates] == ["b"]
-    assert store.records(outline, only={"c"}).records == (outline(records[0]),)
-    assert store.records(only=()).records == ()
+    assert store.read_records(extract_outline, only={"c"}).records == (extract_outline(records[0]),)
+    assert store.read_records(only=()).records == ()
 
 
 def test_records_are_found_again_at_their_places(tmp_path):
     store = filled(tmp_path, *(made_record(f"t{i}", 0.5 + i) for i in range(5)))
-    short = store.records(outline)
+    short = store.read_records(extract_outline)
     assert [r.params for r in short.records] == [{}] * 5
-    assert tuple(store.at(short.places)) == store.records().records
-    assert list(store.at(short.places[3:4])) == [made_record("t3", 3.5)]
+    assert tuple(store.read_at(short.places)) == store.read_records().records
+    assert list(store.read_at(short.places[3:4])) == [made_record("t3", 3.5)]
 
 
 def test_records_come_one_after_the_other_in_the_order_they_finished(tmp_path):
     times = {"a": "2026-11-15T10:00:02Z", "b": "2026-11-15T10:00:01Z"}
     store = filled(tmp_path, *(small(each, finished_at=time) for each, time in times.items()))
     filled(tmp_path, small("a", finished_at="2026-11-15T10:00:09Z"))
-    assert [(r.trial_id, r.finished_at) for r in store.iter_records()] == [
-        ("b", times["b"]),
-        ("a", times["a"]),
-    ]
+    assert [(r.trial_id, r.finished_at) for r in store.iterate_records()] == [("b", times["b"]), ("a", times["a"])]
 
 
 def test_a_record_that_was_changed_since_it_was_found_is_named(tmp_path):
     store = filled(tmp_path, small("a"), small("b"))
-    places = store.records(outline).places
+    places = store.read_records(extract_outline).places
     path = only_file(store)
     path.write_bytes(path.read_bytes().replace(b'"b"', b'"c"'))
-    with pytest.raises(
-        UserError, match=rf"{path.name} was changed at byte {places[1].offset} while it was read"
-    ):
-        list(store.at(places))
+    with pytest.raises(UserError, match=rf"{path.name} was changed at byte {places[1].offset} while it was read"):
+        list(store.read_at(places))
     path.unlink()
     with pytest.raises(UserError, match=rf"{path.name} cannot be read: No such file"):
-        list(store.at(places))
+        list(store.read_at(places))
 
 
 def test_a_store_of_more_files_than_can_be_open_is_read(tmp_path):
@@ -469,4 +455,4 @@ def test_a_store_of_more_files_than_can_be_open_is_read(tmp_path):
     for i in range(100):
         (store.records_folder / f"{i:03d}.jsonl").write_bytes(seal(small(f"t{i:03d}").to_json()))
     names = [f"t{i:03d}" for i in range(100)]
-    assert [r.trial_id for r in store.iter_records()] == names
+    assert [r.trial_id for r in store.iterate_records()] == names

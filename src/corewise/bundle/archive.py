@@ -1,15 +1,15 @@
-"""A bundle as one file: equal folders give equal bytes."""
+"""Writes a bundle as one tar file; equal folders give equal bytes."""
 
 import tarfile
 from pathlib import Path
 
-from corewise.store.aside import written_aside
+from corewise.store.atomic_files import write_atomically
 
 
 def write_archive(folder: Path, made_at_s: int) -> Path:
-    """The path of FOLDER.tar; not compressed, since wheels already are."""
+    """Write FOLDER.tar and return its path; wheels are already compressed, so the archive is not."""
     target = folder.resolve().with_name(f"{folder.resolve().name}.tar")
-    with written_aside(target) as aside, tarfile.open(aside, "w", format=tarfile.PAX_FORMAT) as archive:
+    with write_atomically(target) as aside, tarfile.open(aside, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in [folder, *sorted(folder.rglob("*"))]:
             name = (Path(target.stem) / path.relative_to(folder)).as_posix()
             entry = archive.gettarinfo(path, name)

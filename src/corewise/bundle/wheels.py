@@ -1,4 +1,4 @@
-"""Wheels in a folder, what they require on the target, and what of it is missing."""
+"""Reads the wheels of a folder and resolves their requirements on the target."""
 
 import re
 import zipfile
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel: its normalised name, its version, what it requires."""
+    """One wheel: its normalised name, version, path and requirements."""
 
     name: str
     version: str
@@ -26,20 +26,20 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Closure:
-    """What is reached from some requirements, and what is missing on the way, each with who asked for it."""
+    """The packages that some requirements need, and (requirement, requiring package) of missing ones."""
 
     reached: frozenset[str]
-    missing: tuple[tuple[str, str], ...]  # requirement, asked for by
+    missing: tuple[tuple[str, str], ...]
 
 
 def read_wheels(folder: Path) -> dict[str, Wheel]:
-    """The wheels of a folder by normalised name."""
-    found = (read_wheel(path) for path in sorted(folder.glob("*.whl")))
-    return {wheel.name: wheel for wheel in found}
+    """Read the wheels of a folder, by normalised name."""
+    wheels = (read_wheel(path) for path in sorted(folder.glob("*.whl")))
+    return {wheel.name: wheel for wheel in wheels}
 
 
 def read_wheel(path: Path) -> Wheel:
-    """What a wheel says of itself."""
+    """Read the metadata of a wheel."""
     from packaging.utils import canonicalize_name
 
     with zipfile.ZipFile(path) as archive:
@@ -49,62 +49,60 @@ def read_wheel(path: Path) -> Wheel:
     return Wheel(canonicalize_name(headers["Name"]), headers["Version"], path, requires)
 
 
-def applicable(
-    requirements: Iterable[str], target: Target, extras: Iterable[str] = ()
-) -> list["Requirement"]:
-    """The requirements that hold on the target, their markers then taken off."""
+def filter_applicable(requirements: Iterable[str], target: Target, extras: Iterable[str] = ()) -> list["Requirement"]:
+    """Return the requirements that apply to the target, without their markers."""
     from packaging.requirements import Requirement
 
     environments = [{**target.marker_environment, "extra": extra} for extra in ("", *extras)]
-    kept = []
+    applicable = []
     for text in requirements:
         requirement = Requirement(text)
         if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
             requirement.marker = None
-            kept.append(requirement)
-    return kept
+            applicable.append(requirement)
+    return applicable
 
 
-def closure(
+def resolve_closure(
     roots: Iterable[str], wheels: Mapping[str, Wheel], target: Target, left_out: frozenset[str] = frozenset()
 ) -> Closure:
-    """What the roots need on the target, through all wheels; those left out are neither asked for nor missed.
+    """Resolve what the roots need on the target; packages in `left_out` are ignored.
 
-    pip resolves for another Python or processor but judges `; python_version < "3.13"` by the interpreter it
-    runs in (pypa/pip 11664), so what it brought is gone through again.
+    pip resolves for another Python or processor, but evaluates markers such as `python_version < "3.13"` for
+    the interpreter that it runs in (pypa/pip 11664). Its result is therefore checked again here.
     """
     from packaging.utils import canonicalize_name
 
     missing: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    waiting = [(requirement, "corewise") for requirement in applicable(roots, target)]
+    waiting = [(requirement, "corewise") for requirement in filter_applicable(roots, target)]
     while waiting:
-        requirement, asked_by = waiting.pop()
+        requirement, required_by = waiting.pop()
         name = canonicalize_name(requirement.name)
         if name in left_out:
             continue
         wheel = wheels.get(name)
         if wheel is None or not requirement.specifier.contains(wheel.version, prereleases=True):
-            missing.setdefault(str(requirement), asked_by)
+            missing.setdefault(str(requirement), required_by)
             continue
         if (name, frozenset(requirement.extras)) not in seen:
             seen.add((name, frozenset(requirement.extras)))
-            waiting += [(each, name) for each in applicable(wheel.requires, target, requirement.extras)]
+            waiting += [(each, name) for each in filter_applicable(wheel.requires, target, requirement.extras)]
     return Closure(frozenset(name for name, _ in seen), tuple(missing.items()))
 
 
-def needed_glibc(file_names: Iterable[str], target: Target) -> tuple[int, int]:
-    """The oldest glibc that all these wheels run with; own builds (linux_…) may need the target's."""
+def find_needed_glibc(file_names: Iterable[str], target: Target) -> tuple[int, int]:
+    """Find the oldest glibc that all these wheels run with; local builds (linux_…) may need the target's."""
     from packaging.utils import parse_wheel_filename
 
     newest = 0
     for file_name in file_names:
         platforms = [tag.platform for tag in parse_wheel_filename(file_name)[3]]
-        newest = max(newest, min(_glibc_minor(each, target) for each in platforms))
+        newest = max(newest, min(_parse_glibc_minor(each, target) for each in platforms))
     return 2, newest
 
 
-def _glibc_minor(platform: str, target: Target) -> int:
+def _parse_glibc_minor(platform: str, target: Target) -> int:
     if platform == "any":
         return 0
     if match := re.match(r"manylinux_2_(\d+)_", platform):

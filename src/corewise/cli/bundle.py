@@ -1,74 +1,67 @@
-"""`corewise bundle`: a folder that installs Corewise on a cluster without internet."""
+"""`corewise bundle`: make a folder that installs Corewise on a cluster without internet."""
 
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from corewise.cli.common_options import JsonOption
 from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.render.console import show_status
+from corewise.cli.verb_classes import interrupt_on
+from corewise.errors import UserError
 
 if TYPE_CHECKING:
-    from corewise.bundle.make import Made
-    from corewise.bundle.pip_download import Report
+    from corewise.bundle.bundle_maker import BundleResult
 
 MEGABYTE = 1e6
 
 
 def bundle(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to make.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")],
     python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="3.12", help="The cluster's Python; by default this one."),
+        str | None, typer.Option("--python", metavar="3.12", help="Python version of the cluster; default: this one.")
     ] = None,
     platform: Annotated[
         str | None,
-        typer.Option(
-            "--platform", metavar="x86_64|aarch64", help="The cluster's processor; by default this one."
-        ),
+        typer.Option("--platform", metavar="x86_64|aarch64", help="Processor of the cluster; default: this one."),
     ] = None,
     glibc: Annotated[
-        str | None,
-        typer.Option("--glibc", metavar="2.28", help="The cluster's glibc (ldd --version); by default 2.28."),
+        str | None, typer.Option("--glibc", metavar="2.28", help="glibc of the cluster (ldd --version); default: 2.28.")
     ] = None,
     with_: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="torch", help="Put a framework in; by default the cluster's is used."),
+        typer.Option("--with", metavar="torch", help="Include a framework; default: use the cluster's."),
     ] = None,
     worker_only: Annotated[
-        bool, typer.Option("--worker-only", help="Only what runs studies and keeps records: 5 MB.")
+        bool, typer.Option("--worker-only", help="Include only what runs studies and stores records: under 10 MB.")
     ] = False,
     constraints: Annotated[
-        Path | None,
-        typer.Option("--constraints", metavar="FILE", help="Versions to keep to, as pip reads them."),
+        Path | None, typer.Option("--constraints", metavar="FILE", help="A pip constraints file.")
     ] = None,
     index_url: Annotated[
-        str | None,
-        typer.Option("--index-url", metavar="URL", help="As pip takes it; its own settings hold too."),
+        str | None, typer.Option("--index-url", metavar="URL", help="Passed to pip; pip's own settings also apply.")
     ] = None,
     extra_index_url: Annotated[
-        list[str] | None, typer.Option("--extra-index-url", metavar="URL", help="As pip takes it.")
+        list[str] | None, typer.Option("--extra-index-url", metavar="URL", help="Passed to pip.")
     ] = None,
-    find_links: Annotated[
-        list[str] | None, typer.Option("--find-links", metavar="DIR", help="As pip takes it.")
-    ] = None,
+    find_links: Annotated[list[str] | None, typer.Option("--find-links", metavar="DIR", help="Passed to pip.")] = None,
     base_image: Annotated[
         str | None,
-        typer.Option("--base-image", metavar="IMAGE", help="For corewise.def: docker://NAME or a file.sif."),
+        typer.Option("--base-image", metavar="IMAGE", help="Base image of corewise.def: docker://NAME or FILE.sif."),
     ] = None,
-    archive: Annotated[bool, typer.Option("--archive", help="Write DIR.tar too.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a bundle even if it was changed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
+    archive: Annotated[bool, typer.Option("--archive", help="Also write DIR.tar.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle even if its files were changed.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a folder that installs Corewise on a cluster without internet.
 
-    It holds wheels for that cluster's Python and processor, the studies, an install script, checksums, a
-    self-test and an Apptainer definition file. Carry it over and run `sh DIR/install.sh PREFIX` there.
+    The folder contains wheels for the cluster's Python and processor, the studies, an install script,
+    checksums, a self-test and an Apptainer definition file. Copy it to the cluster and run
+    `sh DIR/install.sh PREFIX` there.
 
     Examples:
 
@@ -80,65 +73,48 @@ def bundle(
 
       corewise bundle --with torch --extra-index-url https://download.pytorch.org/whl/cpu -o with-torch
     """
-    from corewise.bundle.make import Order, make_bundle
-    from corewise.bundle.pip_download import Source
-    from corewise.bundle.target import make_target
+    from corewise.bundle.bundle_maker import BundleOrder, make_bundle
+    from corewise.bundle.pip_download import PackageSource
+    from corewise.bundle.target import parse_target
 
     _require_file(constraints)
-    order = Order(
+    order = BundleOrder(
         folder=output,
-        target=make_target(python, platform, glibc),
-        frameworks=tuple(word.strip() for words in with_ or [] for word in words.split(",") if word.strip()),
+        target=parse_target(python, platform, glibc),
+        frameworks=tuple(word.strip() for names in with_ or [] for word in names.split(",") if word.strip()),
         worker_only=worker_only,
-        source=Source(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), constraints),
+        source=PackageSource(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), constraints),
         base_image=base_image,
         archive=archive,
         force=force,
     )
-    signal.signal(signal.SIGTERM, _interrupt)  # so that what is half made goes away
+    # An interrupted bundle is removed.
+    interrupt_on(signal.SIGTERM)
     try:
-        with _progress() as report:
+        with show_status("querying the package index") as report:
             made = make_bundle(order, report)
     except KeyboardInterrupt:
-        print("corewise: stopped; nothing was left behind.", file=sys.stderr)
+        print("corewise: stopped. The incomplete bundle was removed.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
-        _tell(made)
+        _print_summary(made)
 
 
-def _tell(made: "Made") -> None:
-    told = made.bundle
-    kind = "worker-only, " if told.worker_only else ""
+def _print_summary(made: "BundleResult") -> None:
+    bundle = made.bundle
+    scope = "worker-only, " if bundle.worker_only else ""
     size = f"{made.size_bytes / MEGABYTE:.1f} MB"
     print(
-        f"{made.folder}: corewise {told.corewise} for Python {told.python} on {told.machine}, "
-        f"glibc {told.glibc} or newer; {kind}{len(told.packages)} wheels, {size}."
+        f"{made.folder}: corewise {bundle.corewise} for Python {bundle.python} on {bundle.machine}, "
+        f"glibc {bundle.glibc} or newer; {scope}{len(bundle.packages)} wheels, {size}."
     )
     if made.archive:
-        print(f"{made.archive}: the same as one file.")
-    print(f"Carry it over, then: sh {made.folder.name}/install.sh PREFIX")
-
-
-@contextmanager
-def _progress() -> "Iterator[Report]":
-    """What is being done, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("asking the package index") as status:
-        yield status.update
+        print(f"{made.archive}: the same files as one archive.")
+    print(f"Copy it to the cluster, then run: sh {made.folder.name}/install.sh PREFIX")
 
 
 def _require_file(path: Path | None) -> None:
-    from corewise.spec.errors import UserError
-
     if path is not None and not path.is_file():
         raise UserError(f"--constraints {path}: no such file")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`corewise doctor`: the machine, our part of it, what is installed, and what to know before measuring."""
+"""`corewise doctor`: show the machine, the allocation, the software, and problems to fix before measuring."""
 
 import json
 import sys
@@ -8,37 +8,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from corewise.cli.common_options import JsonOption
 from corewise.cli.exit_codes import INTERRUPTED
-from corewise.machine.model import Allocation, Finding, Topology
-from corewise.spec.errors import UserError
+from corewise.errors import UserError
+from corewise.machine.machine_model import Allocation, MachineFinding, Topology
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from corewise.machine.ceilings import Ceilings
+    from corewise.machine.ceilings.table import Ceilings
     from corewise.machine.facts import MachineFacts
-    from corewise.machine.libraries import Software
+    from corewise.machine.software import Software
 
 GIB = 1 << 30
-NOT_KEPT = 1  # exit code where ceilings were measured and could not be kept
-MAX_WIDTH = 100  # longer lines are hard to read
+# Exit code if ceilings were measured but could not be saved.
+NOT_SAVED = 1
+# Longer lines are hard to read.
+MAX_WIDTH = 100
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that doctor knows."""
+    """The machine, the allocation, the software, and findings about them."""
 
     topology: Topology
     allocation: Allocation
     facts: "MachineFacts"
     software: "Software"
-    findings: tuple[Finding, ...]
-    ceilings: "Ceilings | None" = None  # as kept, or measured now
+    findings: tuple[MachineFinding, ...]
+    # Saved earlier, or measured now.
+    ceilings: "Ceilings | None" = None
 
     def to_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON values."""
+        """Return the diagnosis as JSON values."""
         return {
             "allocation": asdict(self.allocation),
             "topology": asdict(self.topology),
@@ -51,21 +55,17 @@ class Diagnosis:
 
 def doctor(
     ceilings: Annotated[
-        bool,
-        typer.Option(
-            "--ceilings", help="Measure bandwidth and peak flop rates, and keep them; under a minute."
-        ),
+        bool, typer.Option("--ceilings", help="Measure bandwidth and peak flop rates and save them; under a minute.")
     ] = False,
     again: Annotated[
-        bool,
-        typer.Option("--again", help="With --ceilings: drop those kept so far, even where they are higher."),
+        bool, typer.Option("--again", help="With --ceilings: replace saved values even if they are higher.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show this machine, what part of it may be used, what is installed, and what to mend.
+    """Show this machine, the part of it you may use, the installed software, and problems to fix.
 
-    With ceilings measured, every trial run here tells how much of the attainable it reaches. Measured once
-    more, a higher figure replaces a lower one.
+    Once ceilings are measured, each trial on this machine reports the fraction of its ceiling that it
+    reaches. If they are measured again, higher values replace lower ones.
 
     Examples:
 
@@ -76,145 +76,141 @@ def doctor(
       corewise doctor --json | jq .ceilings.peak
     """
     if again and not ceilings:
-        raise UserError("--again says how ceilings are kept: add --ceilings")
+        raise UserError("--again only applies to --ceilings: add --ceilings")
     diagnosis = diagnose()
-    not_kept: UserError | None = None
+    not_saved: UserError | None = None
     if ceilings:
-        from corewise.cli.ceilings import keep_here, measured_here
+        from corewise.cli.render.ceilings import measure_here, save_here
 
         try:
-            measured = measured_here(diagnosis)
+            measured = measure_here(diagnosis)
         except KeyboardInterrupt:
-            print("corewise: interrupted: nothing that was measured is kept", file=sys.stderr)
+            print("corewise: interrupted; no ceilings were saved", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         diagnosis = replace(diagnosis, ceilings=measured)
         try:
-            diagnosis = keep_here(diagnosis, measured, again)
-        except UserError as problem:  # the figures are shown all the same
-            not_kept = problem
-    if json_:
+            diagnosis = save_here(diagnosis, measured, again)
+        # The values are shown even if they cannot be saved.
+        except UserError as problem:
+            not_saved = problem
+    if as_json:
         typer.echo(json.dumps(diagnosis.to_json(), indent=2))
     else:
-        from corewise.cli.terminal import make_console
+        from corewise.cli.render.console import make_console
 
         console = make_console()
         console.width = min(console.width, MAX_WIDTH)
-        show(diagnosis, console)
-    if not_kept is not None:
-        print(f"corewise: {not_kept}", file=sys.stderr)
-        raise typer.Exit(NOT_KEPT)
+        print_diagnosis(diagnosis, console)
+    if not_saved is not None:
+        print(f"corewise: {not_saved}", file=sys.stderr)
+        raise typer.Exit(NOT_SAVED)
 
 
 def diagnose() -> Diagnosis:
-    """What this machine is, read now."""
-    from corewise.cli.ceilings import damage_findings, kept_here
+    """Read the machine, the allocation and the software, and check them."""
+    from corewise.cli.render.ceilings import describe_damage, read_saved
     from corewise.machine.allocation import read_allocation
     from corewise.machine.facts import read_facts
-    from corewise.machine.findings import machine_findings
-    from corewise.machine.libraries import read_software
+    from corewise.machine.machine_findings import collect_machine_findings
+    from corewise.machine.software import read_software
     from corewise.machine.topology import read_topology
 
     topology = read_topology()
     allocation = read_allocation(topology)
     software = read_software()
     facts = read_facts(topology=topology)
-    findings = machine_findings(topology, allocation, facts, software)
+    findings = collect_machine_findings(topology, allocation, facts, software)
     diagnosis = Diagnosis(topology, allocation, facts, software, findings)
-    kept = kept_here(diagnosis)
-    return replace(diagnosis, findings=(*findings, *damage_findings(kept)), ceilings=kept.ceilings)
+    saved = read_saved(diagnosis)
+    return replace(diagnosis, findings=(*findings, *describe_damage(saved)), ceilings=saved.ceilings)
 
 
-def show(diagnosis: Diagnosis, console: "Console") -> None:
+def print_diagnosis(diagnosis: Diagnosis, console: "Console") -> None:
     """Print the diagnosis in five sections, the findings last."""
-    from corewise.cli.ceilings import show_ceilings
+    from corewise.cli.render.ceilings import print_ceilings
 
-    _section(console, "Machine", machine_rows(diagnosis.topology, diagnosis.facts))
-    _section(console, "Allocation", allocation_rows(diagnosis.allocation, diagnosis.topology))
-    _section(console, "Software", software_rows(diagnosis.software))
-    show_ceilings(diagnosis.ceilings, console)
-    _show_findings(console, diagnosis.findings)
+    _print_section(console, "Machine", describe_machine(diagnosis.topology, diagnosis.facts))
+    _print_section(console, "Allocation", describe_allocation(diagnosis.allocation, diagnosis.topology))
+    _print_section(console, "Software", describe_software(diagnosis.software))
+    print_ceilings(diagnosis.ceilings, console)
+    _print_findings(console, diagnosis.findings)
 
 
-def machine_rows(topology: Topology, facts: "MachineFacts") -> list[tuple[str, str]]:
-    """Label and text of what the machine is."""
+def describe_machine(topology: Topology, facts: "MachineFacts") -> list[tuple[str, str]]:
+    """Return labels and texts about the machine."""
     memory, load = facts.memory, facts.load
     rows = [
-        (
-            "host",
-            f"{facts.hostname}, Linux {facts.kernel}" + (", virtual machine" if facts.virtualised else ""),
-        ),
+        ("host", f"{facts.hostname}, Linux {facts.kernel}" + (", virtual machine" if facts.virtualised else "")),
         ("processor", " · ".join(part for part in (facts.cpu_model, facts.microarchitecture) if part)),
-        ("CPUs", _shape(topology)),
-        ("instructions", " ".join(facts.instruction_sets) or "none known"),
-        ("caches", _caches(facts)),
-        ("memory", f"{_gib(memory.total_bytes)}, {_gib(memory.available_bytes)} available" + _swap(facts)),
-        ("huge pages", f"transparent: {memory.transparent_huge_pages or 'unknown'}" + _huge_pages(facts)),
-        ("frequency", _frequency(facts)),
+        ("CPUs", _format_shape(topology)),
+        ("instructions", " ".join(facts.instruction_sets) or "unknown"),
+        ("caches", _format_caches(facts)),
+        (
+            "memory",
+            f"{_format_gib(memory.total_bytes)}, {_format_gib(memory.available_bytes)} available" + _format_swap(facts),
+        ),
+        ("huge pages", f"transparent: {memory.transparent_huge_pages or 'unknown'}" + _format_huge_pages(facts)),
+        ("frequency", _format_frequency(facts)),
         ("load", f"{load.load_1min:g} over a minute; others use {load.others_cpus:.1f} CPUs now"),
     ]
     if len(memory.nodes) > 1:
-        sizes = ", ".join(f"{node.node}: {_gib(node.total_bytes)}" for node in memory.nodes)
+        sizes = ", ".join(f"{node.node}: {_format_gib(node.total_bytes)}" for node in memory.nodes)
         rows.insert(6, ("NUMA memory", sizes))
     for (name, memory_bytes), num in Counter([(gpu.name, gpu.memory_bytes) for gpu in facts.gpus]).items():
-        size = "" if memory_bytes is None else f", {_gib(memory_bytes)}"
-        rows.append(
-            ("GPU", (f"{num} × " if num > 1 else "") + name + size + (" each" if num > 1 and size else ""))
-        )
+        size = "" if memory_bytes is None else f", {_format_gib(memory_bytes)}"
+        rows.append(("GPU", (f"{num} × " if num > 1 else "") + name + size + (" each" if num > 1 and size else "")))
     return rows
 
 
-def allocation_rows(allocation: Allocation, topology: Topology) -> list[tuple[str, str]]:
-    """Label and text of what we may use and of each limit that narrowed it."""
+def describe_allocation(allocation: Allocation, topology: Topology) -> list[tuple[str, str]]:
+    """Return labels and texts about the allocation and each limit that reduced it."""
     from corewise.machine.topology import format_cpu_list
 
-    nodes = topology.restricted(allocation.cpus).nodes
+    nodes = topology.select_cpus(allocation.cpus).nodes
     rows = [
         ("CPUs", f"{len(allocation.cpus)} of {len(topology.cpus)}: {format_cpu_list(allocation.cpus)}"),
         ("cores", f"{allocation.num_cores}, on NUMA node {format_cpu_list(nodes)}"),
-        ("memory", _gib(allocation.memory_bytes)),
+        ("memory", _format_gib(allocation.memory_bytes)),
     ]
     for limit in allocation.limits:
         left = "" if limit.source == "memory" else f"leaves {limit.num_cpus} — "
         rows.append((limit.source + " limit", left + limit.detail))
-    return rows if allocation.limits else [*rows, ("limits", "none: the whole machine is ours")]
+    return rows if allocation.limits else [*rows, ("limits", "none: the whole machine is available")]
 
 
-def software_rows(software: "Software") -> list[tuple[str, str]]:
-    """Label and text of what is installed."""
+def describe_software(software: "Software") -> list[tuple[str, str]]:
+    """Return labels and texts about the installed software."""
     versions = [f"{name} {version}" for name, version in software.packages.items() if version]
-    rows = [
-        ("Python", f"{software.python}, glibc {software.glibc or 'none'}"),
-        ("packages", ", ".join(versions)),
-    ]
+    rows = [("Python", f"{software.python}, glibc {software.glibc or 'none'}"), ("packages", ", ".join(versions))]
     rows += [(name, path or "not found") for name, path in software.libraries.items()]
     present = [name for name, path in software.launchers.items() if path]
     return [*rows, ("launchers", ", ".join(present) or "none on PATH")]
 
 
-def _section(console: "Console", title: str, rows: list[tuple[str, str]]) -> None:
-    table = _grid()
+def _print_section(console: "Console", title: str, rows: list[tuple[str, str]]) -> None:
+    table = _make_grid()
     for label, text in rows:
-        table.add_row(_text(label, "dim"), _text(text))
-    console.print(_text(title, "bold"))
+        table.add_row(_make_text(label, "dim"), _make_text(text))
+    console.print(_make_text(title, "bold"))
     console.print(table)
     console.print()
 
 
-def _show_findings(console: "Console", findings: tuple[Finding, ...]) -> None:
-    console.print(_text("Findings", "bold"))
+def _print_findings(console: "Console", findings: tuple[MachineFinding, ...]) -> None:
+    console.print(_make_text("Findings", "bold"))
     if not findings:
-        console.print(_text("  none: ready to measure"))
-    table = _grid()
+        console.print(_make_text("  none: ready to measure"))
+    table = _make_grid()
     for number, finding in enumerate(findings):
         if number:
             table.add_row()
-        table.add_row(_text(finding.severity, COLOURS[finding.severity]), _text(finding.claim, "bold"))
-        table.add_row("", _text(finding.evidence, "dim"))
-        table.add_row("", _text(f"→ {finding.remedy}"))
+        table.add_row(_make_text(finding.severity, COLOURS[finding.severity]), _make_text(finding.claim, "bold"))
+        table.add_row("", _make_text(finding.evidence, "dim"))
+        table.add_row("", _make_text(f"→ {finding.remedy}"))
     console.print(table)
 
 
-def _grid() -> "Table":
+def _make_grid() -> "Table":
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=True)
@@ -223,62 +219,61 @@ def _grid() -> "Table":
     return table
 
 
-def _text(text: str, style: str = "") -> Any:
-    from rich.text import Text  # not markup: a file's brackets stay brackets
+def _make_text(text: str, style: str = "") -> Any:
+    # Text, not markup: brackets in names are printed as they are.
+    from rich.text import Text
 
     return Text(text, style=style)
 
 
-def _shape(topology: Topology) -> str:
+def _format_shape(topology: Topology) -> str:
     num_sockets, num_nodes = len(topology.sockets), len(topology.nodes)
-    parts = [_count(len(topology.cpus), "CPU"), _count(topology.num_cores, "core")]
-    parts += [_count(num_sockets, "socket"), _count(num_nodes, "NUMA node")]
+    parts = [_format_count(len(topology.cpus), "CPU"), _format_count(topology.num_cores, "core")]
+    parts += [_format_count(num_sockets, "socket"), _format_count(num_nodes, "NUMA node")]
     return ", ".join(parts) + (f", {len(topology.offline)} offline" if topology.offline else "")
 
 
-def _caches(facts: "MachineFacts") -> str:
-    kinds = Counter([(c.level, c.type, c.size_bytes, len(c.shared_cpus)) for c in facts.caches])
+def _format_caches(facts: "MachineFacts") -> str:
+    caches = Counter([(c.level, c.type, c.size_bytes, len(c.shared_cpus)) for c in facts.caches])
     short = {"Data": "d", "Instruction": "i"}
     shown = [
-        f"{num} × L{level}{short.get(kind, '')} {_size(size)}"
+        f"{num} × L{level}{short.get(cache_type, '')} {_format_size(size)}"
         + (f" ({num_cpus} CPUs each)" if num_cpus > 2 else "")
-        for (level, kind, size, num_cpus), num in kinds.items()
+        for (level, cache_type, size, num_cpus), num in caches.items()
     ]
     return ", ".join(shown) or "unknown"
 
 
-def _swap(facts: "MachineFacts") -> str:
+def _format_swap(facts: "MachineFacts") -> str:
     memory = facts.memory
     if not memory.swap_total_bytes:
         return ", no swap"
-    return f", {_gib(memory.swap_used_bytes)} of {_gib(memory.swap_total_bytes)} swap used"
+    return f", {_format_gib(memory.swap_used_bytes)} of {_format_gib(memory.swap_total_bytes)} swap used"
 
 
-def _huge_pages(facts: "MachineFacts") -> str:
+def _format_huge_pages(facts: "MachineFacts") -> str:
     memory = facts.memory
     reserved = (
-        f"{memory.num_free_huge_pages} of {_size(memory.huge_page_bytes)}"
-        if memory.huge_page_bytes
-        else "none"
+        f"{memory.num_free_huge_pages} of {_format_size(memory.huge_page_bytes)}" if memory.huge_page_bytes else "none"
     )
     return f"; reserved and free: {reserved}"
 
 
-def _frequency(facts: "MachineFacts") -> str:
+def _format_frequency(facts: "MachineFacts") -> str:
     if not facts.frequency.governors:
-        return "not told by the kernel"
+        return "not reported by the kernel"
     return f"{', '.join(facts.frequency.governors)} ({facts.frequency.driver or 'unknown driver'})"
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _gib(num_bytes: int) -> str:
+def _format_gib(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB"
 
 
-def _size(num_bytes: int) -> str:
+def _format_size(num_bytes: int) -> str:
     for unit, scale in (("GiB", GIB), ("MiB", 1 << 20)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:g} {unit}"

@@ -1,5 +1,6 @@
-"""What the command line's exit codes mean."""
+"""Exit codes of the command line."""
 
 SOME_FAILED = 1
 USER_MISTAKE = 2
-INTERRUPTED = 130  # as shells say it of Ctrl-C
+# Shells use 128 + the number of the signal; Ctrl-C sends signal 2.
+INTERRUPTED = 130

@@ -1,183 +1,141 @@
-"""`corewise launch [OPTIONS] -- COMMAND`: start a command as pinned processes, and leave none behind."""
+"""`corewise launch [OPTIONS] -- COMMAND`: start a command as pinned processes and leave none behind."""
 
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED, USER_MISTAKE
-from corewise.cli.launch_messages import outcome_lines, outcome_to_json, told_changes
-from corewise.cli.launch_options import Request, read_words
-from corewise.cli.launch_outcome_file import takes_outcome, write_outcome
-from corewise.cli.launch_settings import Settings, read_settings
-from corewise.launcher.front import Guard, open_standard_descriptors, run_guarded, say
-from corewise.launcher.logs import log_file, set_aside_older
-from corewise.launcher.outcome import Manner
-from corewise.launcher.ranks import RankStart, Surroundings, changed_variables, plan_ranks, start_line
-from corewise.launcher.rendezvous import has_rendezvous, held_port
-from corewise.launcher.slurm_notes import slurm_notes
-from corewise.launcher.starting import CannotStart, find_program, no_room
-from corewise.launcher.supervise import supervise
-from corewise.machine.allocation import read_allocation, read_hostname
-from corewise.machine.model import Allocation
-from corewise.machine.placement import Lack, PlacementError
-from corewise.machine.topology import format_cpu_list, read_topology
-from corewise.spec.errors import UserError
+import typer
 
-WAYS_OUT = {  # of ranks that cannot be placed
-    Lack.ALLOCATION: "Use fewer processes or threads, or --oversubscribe.",
-    Lack.NODE: "Use fewer processes or threads, --policy compact, or --oversubscribe.",
-    Lack.GPU_NODE: "Use fewer processes or threads, or --policy compact.",
-    Lack.GPU: "Choose another --policy, such as compact.",
-    Lack.RESERVED: "Give --reserved-cores a smaller number.",
-    Lack.VALUE: "`corewise launch --help` tells what each option takes.",
-}
+from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.launching import options
+from corewise.errors import UserError, suggest_nearest
+from corewise.study.axes import AXES
 
 
-def main(words: Sequence[str]) -> int:
-    """The exit code of a launch with these words."""
+def launch(
+    command: options.Command = None,
+    processes: options.Processes = None,
+    threads: options.Threads = None,
+    policy: options.Policy = None,
+    smt: options.Smt = None,
+    bind: options.Bind = None,
+    memory_policy: options.MemoryPolicy = None,
+    reserved_cores: options.ReservedCores = None,
+    oversubscribe: options.Oversubscribe = None,
+    allocator: options.Allocator = None,
+    openmp: options.Openmp = None,
+    wait_policy: options.WaitPolicy = None,
+    huge_pages: options.HugePages = None,
+    env: options.Env = None,
+    keep_env: options.KeepEnv = False,
+    rendezvous: options.Rendezvous = None,
+    master_port: options.MasterPort = 0,
+    config: options.Config = None,
+    adapt: options.Adapt = False,
+    no_prefix: options.NoPrefix = False,
+    log_dir: options.LogDir = None,
+    grace: options.Grace = "10s",
+    verify: options.Verify = False,
+    json: options.Json = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Start a command as processes pinned to their share of the allocation.
+
+    Exit codes: that of the process that failed first (128 + n if signal n killed it); 0 if all succeeded;
+    1 if --verify found a thread outside its CPUs or a log is incomplete; 2 for a mistake in this command;
+    126 and 127 as in shells. docs/launching.md has the details.
+
+    Examples:
+
+      corewise launch --processes 4 --threads 4 -- python train.py --epochs 1
+
+      corewise launch --config tuned.yaml -- python train.py
+
+      corewise launch --threads 8 --allocator tcmalloc --verify -- python infer.py
+
+      corewise launch --processes 8 --threads 2 --replicas --log-dir logs -- ./serve --port 80
+
+      corewise launch --processes 2 --dry-run -- python train.py
+    """
+    from corewise.cli.launching.settings import LaunchRequest
+    from corewise.cli.launching.start import start_launch
+    from corewise.launch.supervision.front_process import open_standard_descriptors, print_message
+    from corewise.launch.supervision.rank_start import StartError
+    from corewise.study.durations import parse_duration_s
+
     open_standard_descriptors()
+    params = {
+        "processes": processes,
+        "threads": threads,
+        "placement": policy,
+        "smt": smt,
+        "bind": bind,
+        "memory_policy": memory_policy,
+        "reserved_cores": reserved_cores,
+        "oversubscribe": oversubscribe,
+        "allocator": allocator,
+        "openmp": openmp,
+        "wait_policy": wait_policy,
+        "huge_pages": huge_pages,
+    }
     try:
-        return launch(read_words(words))
-    except UserError as problem:
-        say(str(problem))
-        return USER_MISTAKE
-    except CannotStart as problem:
-        say(str(problem))
-        return problem.code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def launch(request: Request) -> int:
-    """The exit code of what was asked for."""
-    topology = read_topology()
-    allocation = read_allocation(topology)
-    program = find_program(request.command[0], os.environ.get("PATH", os.defpath))
-    settings = read_settings(request, program, topology, allocation)
-    around = Surroundings(
-        topology=topology, cpus=allocation.cpus, libraries=settings.libraries, env=dict(os.environ)
-    )
-    manner = Manner(
-        grace_s=request.grace_s,
-        prefix=request.prefix,
-        log_dir=request.log_dir,
-        verify=request.verify,
-        allocation=allocation.cpus,
-    )
-    with ExitStack() as stack:
-        port = _port(request, settings, stack)
-        starts = _starts(request, settings, around, port, manner, allocation)
-        if request.dry_run:
-            return _print_lines(start_line(start, around.env) for start in starts)
-        notes = [*settings.notes, *_prepare_files(request, len(starts))]
-        notes += slurm_notes(around.env, read_hostname(), num_cpus=len(around.cpus), meet=port is not None)
-        notes += told_changes(changed_variables(starts[0], around.env), request.environment)
-        if not request.quiet:
-            for note in notes:
-                say(note)
-        on_terminal = len(starts) == 1 and os.isatty(0)
-        try:
-            return run_guarded(
-                lambda guard: _supervised(request, settings, starts, program, manner, guard, on_terminal),
-                on_terminal=on_terminal,
+        code = start_launch(
+            LaunchRequest(
+                params=_check_choices(params),
+                command=_require_command(command),
+                environment=_parse_assignments(env or ()),
+                config=config,
+                adapt=adapt,
+                rendezvous=rendezvous,
+                master_port=master_port,
+                keep_env=keep_env,
+                prefix=not no_prefix,
+                log_dir=_parse_folder(log_dir),
+                grace_s=parse_duration_s(grace, "--grace", allow_zero=True),
+                verify=verify,
+                json=json,
+                dry_run=dry_run,
+                quiet=quiet,
             )
-        except BlockingIOError as problem:  # not one process more is allowed
-            raise no_room(0, problem) from None
-
-
-def _print_lines(lines: Iterable[str]) -> int:
-    """0 once they are printed, byte for byte as they were given, to a reader that may leave early."""
-    try:
-        with suppress(BrokenPipeError), open(1, "wb", closefd=False) as out:
-            out.writelines(os.fsencode(f"{line}\n") for line in lines)
-    except OSError as problem:
-        say(f"the standard output failed: {problem.strerror}")
-        return SOME_FAILED
-    return 0
-
-
-def _port(request: Request, settings: Settings, stack: ExitStack) -> int | None:
-    """The port where ranks meet, kept free for them; None when they need none."""
-    wanted = request.rendezvous
-    if wanted is None:
-        asked = "processes" in request.params or settings.params["processes"] > 1 or request.master_port != 0
-        placed = settings.params["processes"] == 1 and has_rendezvous(os.environ)  # by an outer launcher
-        wanted = asked and not placed and not settings.independent
-    if not wanted:
-        return None
-    try:
-        return stack.enter_context(held_port(request.master_port))
-    except (OSError, OverflowError) as problem:
-        raise UserError(
-            f"--master-port {request.master_port}: {problem}; leave it out for a free one"
-        ) from None
-
-
-def _starts(
-    request: Request,
-    settings: Settings,
-    around: Surroundings,
-    port: int | None,
-    manner: Manner,
-    allocation: Allocation,
-) -> tuple[RankStart, ...]:
-    num_processes = int(settings.params["processes"])
-    try:
-        return plan_ranks(
-            settings.params,
-            request.command,
-            around,
-            extra=settings.environment,
-            port=port,
-            keep_env=request.keep_env,
-            unbuffered=manner.relays(num_processes),
         )
-    except PlacementError as problem:
-        limits = "".join(f"\n  {limit.detail}" for limit in allocation.limits if limit.source != "memory")
-        raise UserError(
-            f"{problem}.\nThe allocation: {allocation.num_cores} core{'s' * (allocation.num_cores > 1)}, "
-            f"CPUs {format_cpu_list(allocation.cpus)}{limits}\n{WAYS_OUT[problem.lack]}"
-        ) from None
+    except StartError as problem:
+        print_message(str(problem))
+        code = problem.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code)
 
 
-def _prepare_files(request: Request, num_ranks: int) -> list[str]:
-    """What the user should know of older files; what cannot be written is told before anything runs."""
-    notes = []
-    if request.json is not None and not takes_outcome(request.json):
-        raise UserError(f"--json {request.json}: no file can be written there; name another")
-    if request.log_dir is not None:
-        try:
-            request.log_dir.mkdir(parents=True, exist_ok=True)
-            aside = set_aside_older(request.log_dir)
-            for rank in range(num_ranks):
-                log_file(request.log_dir, rank).open("ab").close()
-        except OSError as problem:
-            raise UserError(f"--log-dir {request.log_dir}: {problem.strerror}; name another folder") from None
-        if aside is not None:
-            notes.append(f"the logs of an older launch are now in {aside}")
-    return notes
+def _check_choices(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that were given; raise a UserError for a value that its axis does not have."""
+    given = {name: value for name, value in params.items() if value is not None}
+    for name, value in given.items():
+        choices = AXES[name].choices
+        if choices and value not in choices:
+            option = "policy" if name == "placement" else name.replace("_", "-")
+            raise UserError(f"--{option}: unknown value {value!r}; {suggest_nearest(value, choices)}")
+    return given
 
 
-def _supervised(
-    request: Request,
-    settings: Settings,
-    starts: Sequence[RankStart],
-    program: str,
-    manner: Manner,
-    guard: Guard,
-    on_terminal: bool,
-) -> int:
-    try:
-        outcome = supervise(starts, program, manner, guard, on_terminal=on_terminal)
-    except CannotStart as problem:
-        say(str(problem))
-        return problem.code
-    for line in outcome_lines(outcome, manner, quiet=request.quiet):
-        say(line)
-    if request.json is not None:
-        try:
-            write_outcome(request.json, outcome_to_json(outcome, starts, settings.params))
-        except OSError as problem:
-            say(f"{request.json} cannot be written: {problem.strerror}")
-            return outcome.code or SOME_FAILED
-    return outcome.code
+def _require_command(command: Sequence[str] | None) -> tuple[str, ...]:
+    if not command:
+        raise UserError("no command to launch; put it last, as in `corewise launch --threads 4 -- python train.py`")
+    return tuple(command)
+
+
+def _parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UserError(f"--env: write NAME=VALUE, not {text!r}")
+        variables[name] = value
+    return variables
+
+
+def _parse_folder(text: str | None) -> Path | None:
+    if text == "":
+        raise UserError("--log-dir: the name is empty; write . for the current folder")
+    return None if text is None else Path(text)

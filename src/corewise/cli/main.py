@@ -1,55 +1,51 @@
-"""`corewise`: the verbs in the order a person works, and the one door by which mistakes leave."""
+"""The `corewise` command: all verbs, and the exit codes of user errors and interrupts."""
 
 import sys
-from importlib.util import find_spec
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from corewise import __version__
-from corewise.cli.bundle import bundle
-from corewise.cli.compare import compare
-from corewise.cli.doctor import doctor
 from corewise.cli.exit_codes import INTERRUPTED, USER_MISTAKE
-from corewise.cli.export import export
-from corewise.cli.launch_verb import WHOLE_LINE, launch
-from corewise.cli.list import list_
-from corewise.cli.pipes import Verb, Verbs
-from corewise.cli.plan import plan
-from corewise.cli.primitives import primitives
-from corewise.cli.report import report
-from corewise.cli.run import run
-from corewise.cli.show import show
-from corewise.cli.status import status
-from corewise.cli.tune import TuneVerb, tune
-from corewise.spec.errors import UserError
+from corewise.cli.verb_classes import COMMAND_LAST, TuneVerb, Verb, VerbGroup
+from corewise.errors import UserError
 
-# What typer draws its help with; a worker-only install leaves them out, and a node may have some of them.
-_DRAWS_HELP = ("rich", "pygments", "markdown_it", "mdurl")
+# The verbs appear in the help in this order: the order in which people use them.
+VERBS = {
+    "doctor": "corewise.cli.doctor:doctor",
+    "list": "corewise.cli.list:list_",
+    "plan": "corewise.cli.plan:plan",
+    "run": "corewise.cli.run:run",
+    "status": "corewise.cli.status:status",
+    "show": "corewise.cli.show:show",
+    "primitives": "corewise.cli.primitives:primitives",
+    "tune": "corewise.cli.tune:tune",
+    "launch": "corewise.cli.launch:launch",
+    "compare": "corewise.cli.compare:compare",
+    "report": "corewise.cli.report:report",
+    "export": "corewise.cli.export:export",
+    "bundle": "corewise.cli.bundle:bundle",
+}
+VERB_SETTINGS: dict[str, dict[str, Any]] = {"tune": {"cls": TuneVerb}, "launch": {"context_settings": COMMAND_LAST}}
 
-app = typer.Typer(
-    cls=Verbs,
-    help="Measure, explain and improve how deep-learning and HPC workloads run on this machine.",
-    epilog="Start with `corewise doctor`, then `corewise run quick` and `corewise show`.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode="rich" if all(map(find_spec, _DRAWS_HELP)) else None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(cls=Verb)(doctor)
-app.command("list", cls=Verb)(list_)
-app.command(cls=Verb)(plan)
-app.command(cls=Verb)(run)
-app.command(cls=Verb)(status)
-app.command(cls=Verb)(show)
-app.command(cls=Verb)(primitives)
-app.command(cls=TuneVerb)(tune)
-app.command(cls=Verb, context_settings=WHOLE_LINE, add_help_option=False)(launch)
-app.command(cls=Verb)(compare)
-app.command(cls=Verb)(report)
-app.command(cls=Verb)(export)
-app.command(cls=Verb)(bundle)
+
+def build_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """Build the command line with these verbs, whose modules are imported."""
+    app = typer.Typer(
+        cls=VerbGroup,
+        help="Measure, explain and improve how deep-learning and HPC workloads run on this machine.",
+        epilog="Start with `corewise doctor`, then `corewise run quick` and `corewise show`.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_parse_global_options)
+    for verb in verbs:
+        module, _, function = VERBS[verb].partition(":")
+        app.command(verb, **{"cls": Verb, **VERB_SETTINGS.get(verb, {})})(getattr(import_module(module), function))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,8 +54,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _options(
+def _parse_global_options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
@@ -67,20 +62,25 @@ def _options(
     pass
 
 
+def _select_verbs(arguments: Sequence[str]) -> Iterable[str]:
+    """Return the verb of a command line, so that a launch starts without importing the others; else all verbs."""
+    return arguments[:1] if arguments and arguments[0] in VERBS else VERBS
+
+
 def main() -> None:
-    """Run the command line; user mistakes end with code 2 and one clear text."""
+    """Run the command line; exit with code 2 and one message for user errors."""
     try:
-        app()
+        build_app(_select_verbs(sys.argv[1:]))(prog_name="corewise")
     except UserError as problem:
         print(f"corewise: {problem}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except ModuleNotFoundError as problem:
-        from corewise.bundle.contents import missing_package
+        from corewise.bundle.contents import describe_missing_package
 
-        told = missing_package(problem)
-        if told is None:
+        message = describe_missing_package(problem)
+        if message is None:
             raise
-        print(f"corewise: {told}", file=sys.stderr)
+        print(f"corewise: {message}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:
         print("corewise: interrupted", file=sys.stderr)

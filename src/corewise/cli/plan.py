@@ -1,4 +1,4 @@
-"""`corewise plan STUDY`: what a run would do, and nothing done."""
+"""`corewise plan STUDY`: show what a run would do, without running anything."""
 
 import json
 from pathlib import Path
@@ -6,28 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from corewise.engine.plan import Plan
+from corewise.cli.common_options import JsonOption, SetOption, StudyArgument
 
-StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of a ready-made study.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="AXIS=V1,V2", help="Override an axis or a fixed value.")
-]
+if TYPE_CHECKING:
+    from corewise.run.plan import Plan
 
 
 def plan(
     study: StudyArgument,
     overrides: SetOption = None,
     commands: Annotated[
-        bool, typer.Option("--commands", help="Print each trial's command and environment.")
+        bool, typer.Option("--commands", help="Print the command and environment of each trial.")
     ] = False,
     write: Annotated[
-        Path | None,
-        typer.Option("--write", metavar="DIR", help="Write the trial files, so that commands run."),
+        Path | None, typer.Option("--write", metavar="DIR", help="Write the trial files that the commands need.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """List a study's trials, the skipped points with reasons, and the time it will take. Runs nothing.
+    """List the trials of a study, the skipped points with reasons, and the estimated time. Runs nothing.
 
     Examples:
 
@@ -37,36 +33,36 @@ def plan(
 
       corewise plan my.yaml --write trials/   (then run any printed command by hand)
     """
-    from corewise.engine.estimate import plan_estimate_s
-    from corewise.engine.plan import make_plan
-    from corewise.engine.recording import by_hand
-    from corewise.spec.study import load_study
+    from corewise.run.duration_estimate import estimate_plan_s
+    from corewise.run.plan import plan_study
+    from corewise.run.record_builder import format_manual_command
+    from corewise.study.study import load_study
 
-    made = make_plan(load_study(study, overrides or []))
+    made = plan_study(load_study(study, overrides or []))
     folder = write or Path("TRIALS")
-    lines = {trial.trial_id: by_hand(made, trial, str(folder)) for trial in made.trials}
+    lines = {trial.trial_id: format_manual_command(made, trial, str(folder)) for trial in made.trials}
     if write is not None:
-        _write(made, write)
-    estimate_s = plan_estimate_s(made)
+        _write_trials(made, write)
+    estimate_s = estimate_plan_s(made)
     if as_json:
-        print(json.dumps(_as_json(made, lines, estimate_s), indent=2))
+        print(json.dumps(_plan_to_json(made, lines, estimate_s), indent=2))
         return
-    _print(made, lines, estimate_s, commands, write)
+    _print_plan(made, lines, estimate_s, commands, write)
 
 
-def _write(made: "Plan", folder: Path) -> None:
-    from corewise.spec.trial import to_json, write_json_aside
-    from corewise.store.aside import cannot_write
+def _write_trials(made: "Plan", folder: Path) -> None:
+    from corewise.measured.trial import to_json, write_json_atomically
+    from corewise.store.atomic_files import explain_write_error
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for trial in made.trials:
-            write_json_aside(folder / f"{trial.trial_id}.json", to_json(trial))
+            write_json_atomically(folder / f"{trial.trial_id}.json", to_json(trial))
     except OSError as error:
-        raise cannot_write(folder, error, "name another folder with --write") from error
+        raise explain_write_error(folder, error, "choose another folder with --write") from error
 
 
-def _as_json(made: "Plan", lines: dict[str, str], estimate_s: float) -> dict[str, Any]:
+def _plan_to_json(made: "Plan", lines: dict[str, str], estimate_s: float) -> dict[str, Any]:
     return {
         "study": made.study.name,
         "question": made.study.question,
@@ -75,37 +71,34 @@ def _as_json(made: "Plan", lines: dict[str, str], estimate_s: float) -> dict[str
         "trials": [
             {
                 "trial_id": t.trial_id,
-                "params": dict(t.params),
+                "params": t.params.to_mapping(),
                 "ranks": [list(r.cpus) for r in t.ranks],
                 "env": dict(t.env),
                 "command": lines[t.trial_id],
             }
             for t in made.trials
         ],
-        "skipped": [
-            {"trial_id": s.trial_id, "params": dict(s.params), "reason": s.reason} for s in made.skipped
-        ],
+        "skipped": [{"trial_id": s.trial_id, "params": dict(s.params), "reason": s.reason} for s in made.skipped],
     }
 
 
-def _print(
-    made: "Plan", lines: dict[str, str], estimate_s: float, commands: bool, write: Path | None
-) -> None:
+def _print_plan(made: "Plan", lines: dict[str, str], estimate_s: float, commands: bool, write: Path | None) -> None:
     from rich.markup import escape
 
-    from corewise.cli.durations import spoken
-    from corewise.cli.points import constant_and_varying, points_table
-    from corewise.cli.terminal import make_console
+    from corewise.cli.render.console import make_console
+    from corewise.cli.render.plan_points import make_points_table, split_constants
+    from corewise.study.durations import format_duration
 
     console = make_console(markup=True)
     console.print(f"[bold]{escape(made.study.name)}[/]: {escape(made.study.question)}")
-    constant, varying = constant_and_varying([t.params for t in made.trials])
+    points = [t.params.to_mapping() for t in made.trials]
+    constant, varying = split_constants(points)
     console.print(f"[dim]always: {escape(constant)}[/]")
     rows = [
-        ({k: t.params.get(k, "-") for k in varying}, {"trial": t.trial_id, "CPUs": _cpus(t.ranks)})
-        for t in made.trials
+        ({k: point.get(k, "-") for k in varying}, {"trial": t.trial_id, "CPUs": _format_cpus(t.ranks)})
+        for t, point in zip(made.trials, points, strict=True)
     ]
-    console.print(points_table(rows))
+    console.print(make_points_table(rows))
     for reason in dict.fromkeys(s.reason for s in made.skipped):
         count = sum(s.reason == reason for s in made.skipped)
         console.print(f"[yellow]skipped[/] {count}: {escape(reason)}")
@@ -119,13 +112,13 @@ def _print(
     trials = "1 trial" if len(made.trials) == 1 else f"{len(made.trials)} trials"
     console.print(
         f"\n{trials}, {runs if runs == most else f'{runs} to {most}'} runs in fresh processes, "
-        f"{len(made.skipped)} skipped{excluded}; about {spoken(estimate_s)} (a rough guess)."
+        f"{len(made.skipped)} skipped{excluded}; about {format_duration(estimate_s)} (rough estimate)."
     )
     if not commands and write is None:
-        console.print("[dim]--commands prints each trial's command; `corewise run` measures them.[/]")
+        console.print("[dim]--commands prints the command of each trial; `corewise run` runs them.[/]")
 
 
-def _cpus(ranks: Any) -> str:
+def _format_cpus(ranks: Any) -> str:
     from corewise.machine.topology import format_cpu_list
 
     shown = [format_cpu_list(r.cpus) for r in ranks[:4]]

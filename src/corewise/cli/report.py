@@ -1,4 +1,4 @@
-"""`corewise report`: one page that shows what was found, and its figures for a paper."""
+"""`corewise report`: write one page with the results, and its figures for a paper."""
 
 import sys
 from pathlib import Path
@@ -9,8 +9,7 @@ import typer
 
 def report(
     stores: Annotated[
-        list[Path] | None,
-        typer.Option("--store", metavar="DIR", help="Where records are kept; may be given several times."),
+        list[Path] | None, typer.Option("--store", metavar="DIR", help="A folder that holds records; may be repeated.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
@@ -20,27 +19,23 @@ def report(
     ] = None,
     title: Annotated[str, typer.Option("--title", metavar="TEXT", help="The title of the page.")] = "",
     figures: Annotated[
-        Path | None,
-        typer.Option("--figures", metavar="DIR", help="Write each chart as a file too, fit for a paper."),
+        Path | None, typer.Option("--figures", metavar="DIR", help="Also write each chart as a file for a paper.")
     ] = None,
-    fmt: Annotated[
-        str, typer.Option("--format", metavar="svg|png|pdf", help="The format of --figures.")
-    ] = "svg",
+    fmt: Annotated[str, typer.Option("--format", metavar="svg|png|pdf", help="The format of --figures.")] = "svg",
     published_folders: Annotated[
-        list[Path] | None,
-        typer.Option("--published", metavar="DIR", help="Published figures of your own to lay beside yours."),
+        list[Path] | None, typer.Option("--published", metavar="DIR", help="More published results to compare with.")
     ] = None,
     no_published: Annotated[
-        bool, typer.Option("--no-published", help="Lay no published figures beside yours.")
+        bool, typer.Option("--no-published", help="Do not compare with published results.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as one JSON object instead of writing a page.")
+        bool, typer.Option("--json", help="Print the report as JSON instead of writing a page.")
     ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Write a report: the question, the answer in words, charts, tables, how it was measured.
+    """Write a report: question, answer, charts, tables and methods.
 
-    The page is one file that opens from disk and needs no network. Several stores are laid side by side.
+    The page is one file that needs no network. Several stores are shown next to each other.
 
     Examples:
 
@@ -52,15 +47,15 @@ def report(
 
       corewise report --store results --figures figures --format pdf
     """
+    from corewise.errors import UserError, suggest_nearest
     from corewise.report.figures import FORMATS, write_figures
-    from corewise.report.gather import build_report
-    from corewise.spec.errors import UserError, nearest
+    from corewise.report.report_builder import build_report
 
     if fmt not in FORMATS:
-        raise UserError(f"unknown --format {fmt!r}: {nearest(fmt, FORMATS)}")
+        raise UserError(f"unknown --format {fmt!r}: {suggest_nearest(fmt, FORMATS)}")
     if not as_json:
         check_output(output)
-    say("reading the records …")
+    print_progress("reading the records …")
     made = build_report(
         stores or [Path("corewise-store")],
         studies=studies or None,
@@ -69,19 +64,17 @@ def report(
         title=title,
     )
     if figures is not None:
-        say("drawing the figures …")
+        print_progress("drawing the figures …")
         written = write_figures(made, figures, fmt)
         print(f"{len(written)} figures written to {figures}", file=sys.stderr)
     if as_json:
         import orjson
 
-        sys.stdout.buffer.write(
-            orjson.dumps(made, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-        )
+        sys.stdout.buffer.write(orjson.dumps(made, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
         return
     from corewise.report.page import write_page
 
-    say("writing the page …")
+    print_progress("writing the page …")
     write_page(made, output)
     print(f"report written to {output}", file=sys.stderr)
     if open_page:
@@ -91,17 +84,17 @@ def report(
 
 
 def check_output(output: Path) -> None:
-    """Refuse a page that cannot be written before the work is done, not after it."""
-    from corewise.spec.errors import UserError
+    """Raise a UserError before any work if the page cannot be written."""
+    from corewise.errors import UserError
 
     if output.is_dir():
-        raise UserError(f"{output} is a folder: name a file with -o, as in -o {output / 'report.html'}")
+        raise UserError(f"{output} is a folder: choose a file, for example -o {output / 'report.html'}")
     folder = output.resolve().parent
     if not folder.is_dir():
-        raise UserError(f"the folder {folder} does not exist: make it, or name another file with -o")
+        raise UserError(f"the folder {folder} does not exist: create it, or choose another file with -o")
 
 
-def say(what: str) -> None:
-    """Tell a person at a terminal what takes its time."""
+def print_progress(what: str) -> None:
+    """Print on a terminal what is being done."""
     if sys.stderr.isatty():
         print(f"corewise: {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`corewise run STUDY`: measure what is missing."""
+"""`corewise run STUDY`: run the trials that have no record yet."""
 
 import json
 import shlex
@@ -7,43 +7,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corewise.cli.drawing import require_drawing
+from corewise.cli.common_options import DEFAULT_STORE, JsonOption, QuietOption, SetOption, StoreOption, StudyArgument
 from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
-from corewise.cli.plan import SetOption, StudyArgument
-from corewise.spec.errors import UserError
+from corewise.cli.render.chart_packages import require_chart_packages
+from corewise.cli.verb_classes import interrupt_on
+from corewise.errors import UserError
 
 if TYPE_CHECKING:
-    from corewise.engine.plan import Plan
-    from corewise.engine.run import Observer
+    from corewise.run.plan import Plan
+    from corewise.run.study_runner import RunObserver
     from corewise.store.store import Store
 
 
 def run(
     study: StudyArgument,
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where records are kept.")] = Path(
-        "corewise-store"
-    ),
+    store: StoreOption = DEFAULT_STORE,
     overrides: SetOption = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run trials again whose record says failed.")
-    ] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed and skipped trials again.")] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Keep a report page fresh while the study runs: DIR/report.html.")
+        bool, typer.Option("--report", help="Update a report page while the study runs: DIR/report.html.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where the report page goes.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write the report page.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Run a study's trials and keep their records; goes on where an earlier run stopped.
+    """Run a study and store its records; resume where an earlier run stopped.
 
-    Exit codes: 0 done, 1 some trials failed, 2 a mistake in the study or the command, 130 interrupted.
+    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130 interrupted.
 
     Examples:
 
@@ -55,28 +51,29 @@ def run(
 
       corewise run my.yaml --store results --json
     """
-    from corewise.cli.progress import make_observer
-    from corewise.engine.plan import make_plan
-    from corewise.engine.run import StudyRun
-    from corewise.spec.study import load_study
+    from corewise.cli.render.run_progress import make_observer
+    from corewise.run.legacy_identity import keep_old_ids
+    from corewise.run.plan import plan_study
+    from corewise.run.study_runner import StudyRun
     from corewise.store.store import Store
+    from corewise.study.study import load_study
 
     if report or output:
-        require_drawing("--report and -o")
-    made = make_plan(load_study(study, overrides or []))
+        require_chart_packages("--report and -o")
+    made = plan_study(load_study(study, overrides or []))
     _require_trials(made)
     _require_framework(made)
-    kept = Store.open(store, create=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    record_store = Store.open(store, create=True)
+    made = keep_old_ids(made, record_store)
+    interrupt_on(signal.SIGTERM)
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
-    with make_observer(quiet=quiet or as_json) as shown, _watched(shown, made, kept, page) as observer:
+    with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
         try:
-            outcome = StudyRun(made, kept, observer, retry_failed=retry_failed).execute()
+            outcome = StudyRun(made, record_store, observer, retry_failed=retry_failed).execute()
         except KeyboardInterrupt:
             print(
-                f"\ncorewise: stopped; what was measured is in {store}. The same command goes on.",
-                file=sys.stderr,
+                f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
             )
             raise typer.Exit(INTERRUPTED) from None
     if as_json:
@@ -84,9 +81,9 @@ def run(
     elif not quiet:
         done = f", {outcome.num_already_done} done before" if outcome.num_already_done else ""
         print(f"{outcome.num_ok} ok, {outcome.num_failed} failed, {outcome.num_skipped} skipped{done}.")
-        print(f"Look at them: corewise show --store {shlex.quote(str(store))}")
+        print(f"Show the results: corewise show --store {shlex.quote(str(store))}")
         if outcome.num_failed:
-            print("Failed trials are not run again by themselves: once mended, add --retry-failed.")
+            print("Failed trials are not retried automatically: fix the cause, then add --retry-failed.")
         if page is not None:
             print(f"Report: {page}")
     if outcome.num_failed:
@@ -94,50 +91,44 @@ def run(
 
 
 @contextmanager
-def _watched(shown: "Observer", made: "Plan", kept: "Store", page: Path | None) -> Iterator["Observer"]:
-    """The observer, with a page kept fresh beside it where one is wanted."""
+def _observe(shown: "RunObserver", made: "Plan", record_store: "Store", page: Path | None) -> Iterator["RunObserver"]:
+    """Yield the observer; if a page is wanted, it also updates the page."""
     if page is None:
         yield shown
         return
-    from corewise.cli.live_report import ReportKeeper
+    from corewise.cli.render.live_report import ReportUpdater
 
-    keeper = ReportKeeper(shown, made, kept, page)
+    updater = ReportUpdater(shown, made, record_store, page)
     try:
-        yield keeper
+        yield updater
     finally:
-        problem = keeper.close()
+        problem = updater.close()
         if problem:
-            print(f"corewise: the report {page} could not be written: {problem}", file=sys.stderr)
+            print(f"corewise: the report {page} was not written: {problem}", file=sys.stderr)
 
 
 def _require_folder(page: Path | None) -> None:
-    """A page that cannot be written is told before anything is measured."""
+    """Raise a UserError before anything is measured if the page cannot be written."""
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
-        raise UserError(f"{page}: no file can be written there; name one in a folder that exists with -o")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+        raise UserError(f"{page}: no file can be written there; choose a file in an existing folder with -o")
 
 
 def _require_trials(made: "Plan") -> None:
-    """A study none of whose points can exist here is the user's to mend."""
+    """Raise a UserError if no point of the study can run on this machine."""
     if not made.trials:
         reasons = "\n".join(f"  {reason}" for reason in dict.fromkeys(s.reason for s in made.skipped))
-        raise UserError(
-            f"{made.study.path}: none of its {len(made.skipped)} points can be measured here:\n{reasons}"
-        )
+        raise UserError(f"{made.study.path}: none of its {len(made.skipped)} points can run here:\n{reasons}")
 
 
 def _require_framework(made: "Plan") -> None:
-    """A missing framework is the user's to mend, before anything is written; of several one will do."""
-    from corewise.engine.frameworks import missing_framework
+    """Raise a UserError if none of the frameworks of the study is installed."""
+    from corewise.run.framework_packages import suggest_install
 
-    hints = [missing_framework(runtime, made.interpreter) for runtime in made.study.runtimes]
+    hints = [suggest_install(runtime, made.interpreter) for runtime in made.study.runtimes]
     if all(hints):
         names, are = " and ".join(made.study.runtimes), "is" if len(hints) == 1 else "are"
         raise UserError(
-            f"{names} {are} not installed for {' '.join(made.interpreter.words)}.\n"
+            f"{names} {are} not installed for {' '.join(made.interpreter.command)}.\n"
             f"Install it with: {' or '.join(hints)}, "
             "or name another interpreter with `python:` in the study."
         )

@@ -1,32 +1,26 @@
-"""`corewise status`: how far a store is, who works on it, and whether it is whole."""
+"""`corewise status`: show the progress of a store, who uses it, and any damage."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from corewise.cli.common_options import DEFAULT_STORE, JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from corewise.spec.record import Record
     from corewise.store.store import Store
+    from corewise.study.record import Record
 
 _MAX_DAMAGE = 10
 _STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
-def status(
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where records are kept.")] = Path(
-        "corewise-store"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
-) -> None:
-    """Show how many trials are done, what is under way, who holds the store, and any damage.
+def status(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+    """Show how many trials are done or running, which processes use the store, and any damage.
 
     Examples:
 
@@ -34,22 +28,20 @@ def status(
 
       corewise status --json | jq .num_failed
     """
-    from corewise.cli.terminal import busy
+    from corewise.cli.render.console import make_console, show_status
     from corewise.store.store import Store
 
-    with busy("reading"):
-        state = store_state(Store.open(store, create=False))
+    with show_status("reading"):
+        state = read_state(Store.open(store, create=False))
     if as_json:
         print(json.dumps(state.to_json(), indent=2))
         return
-    from corewise.cli.terminal import make_console
-
-    _draw(make_console(), state)
+    _draw_state(make_console(), state)
 
 
 @dataclass(frozen=True)
 class HolderState:
-    """A process that holds a lease of the store, or held it when it died."""
+    """A process that holds a lease of the store, or held it when it ended."""
 
     lease: str
     who: str
@@ -62,39 +54,36 @@ class HolderState:
 
 @dataclass(frozen=True)
 class StoreState:
-    """What `status` shows."""
+    """The state of a store: records, running trials, lease holders and damage."""
 
     store: str
     num_by_status: Mapping[str, int]
     studies: Mapping[str, Mapping[str, int]]
     in_progress: tuple[str, ...]
-    interrupted: tuple[str, ...]  # begun by a run that is no more; the next one takes them up
+    # Trials of a run that has ended; the next run resumes them.
+    interrupted: tuple[str, ...]
     holders: tuple[HolderState, ...]
     num_duplicates: int
     last_finished_at: str
     damage: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The state as plain JSON values, with the counts that scripts ask for first."""
+        """Return the state as JSON values, counts first."""
         counts = {f"num_{name}": num for name, num in self.num_by_status.items()}
         counts["num_in_progress"] = len(self.in_progress)
         counts["num_interrupted"] = len(self.interrupted)
         rest = asdict(self)
-        return {
-            "store": rest.pop("store"),
-            **counts,
-            **{k: v for k, v in rest.items() if k != "num_by_status"},
-        }
+        return {"store": rest.pop("store"), **counts, **{k: v for k, v in rest.items() if k != "num_by_status"}}
 
 
-def store_state(store: "Store") -> StoreState:
-    """The state of a store as it is now."""
-    from corewise.store.brief import outline
-    from corewise.store.leases import clock_s, holders
+def read_state(store: "Store") -> StoreState:
+    """Read the current state of a store."""
+    from corewise.store.brief_records import extract_outline
+    from corewise.store.leases import list_holders, read_clock_s
 
-    result = store.records(outline)
-    found = holders(store.leases_folder)
-    now_s = clock_s(store.leases_folder) if found else 0.0
+    result = store.read_records(extract_outline)
+    holders = list_holders(store.leases_folder)
+    now_s = read_clock_s(store.leases_folder) if holders else 0.0
     held = tuple(
         HolderState(
             lease=each.name,
@@ -105,55 +94,53 @@ def store_state(store: "Store") -> StoreState:
             info=each.info,
             alive=not each.is_stale(now_s),
         )
-        for each in found
+        for each in holders
     )
     alive = {each.lease for each in held if each.alive}
-    begun = [each for each in store.work_ids() if each not in {r.trial_id for r in result.records}]
+    started = [each for each in store.list_work_ids() if each not in {r.trial_id for r in result.records}]
     return StoreState(
         store=str(store.path),
-        num_by_status=_counts(result.records),
-        studies={s: _counts([r for r in result.records if r.study == s]) for s in _studies(result.records)},
-        in_progress=tuple(each for each in begun if f"trial-{each}" in alive),
-        interrupted=tuple(each for each in begun if f"trial-{each}" not in alive),
+        num_by_status=_count_by_status(result.records),
+        studies={
+            study: _count_by_status([r for r in result.records if r.study == study])
+            for study in dict.fromkeys(r.study for r in result.records)
+        },
+        in_progress=tuple(each for each in started if f"trial-{each}" in alive),
+        interrupted=tuple(each for each in started if f"trial-{each}" not in alive),
         holders=held,
         num_duplicates=len(result.duplicates),
         last_finished_at=result.records[-1].finished_at if result.records else "",
         damage=tuple(
-            {"file": str(d.file), "line": d.line, "offset": d.offset, "reason": d.reason}
-            for d in result.damage
+            {"file": str(d.file), "line": d.line, "offset": d.offset, "reason": d.reason} for d in result.damage
         ),
     )
 
 
-def _studies(records: "Sequence[Record]") -> list[str]:
-    return list(dict.fromkeys(r.study for r in records))
-
-
-def _counts(records: "Sequence[Record]") -> dict[str, int]:
+def _count_by_status(records: "Sequence[Record]") -> dict[str, int]:
     counts = Counter(r.status for r in records)
     return {name: counts[name] for name in ("ok", "failed", "skipped")}
 
 
-def _draw(console: "Console", state: StoreState) -> None:
+def _draw_state(console: "Console", state: StoreState) -> None:
     from rich.text import Text
 
-    from corewise.cli.figures import clean
+    from corewise.text_format import clean_text
 
-    console.print(Text.assemble(("store ", "bold"), (clean(state.store), "bold")))
+    console.print(Text.assemble(("store ", "bold"), (clean_text(state.store), "bold")))
     _draw_counts(console, state)
-    for title, ids, told in (
+    for title, ids, note in (
         ("in progress", state.in_progress, ""),
-        ("interrupted", state.interrupted, "; the next `corewise run` takes them up"),
+        ("interrupted", state.interrupted, "; the next `corewise run` resumes them"),
     ):
         if ids:
-            shown = ", ".join(clean(each)[:8] for each in ids[:6]) + (", …" if len(ids) > 6 else "")
-            console.print(Text(f"{title} {len(ids)}: {shown}{told}", style="cyan"))
+            shown = ", ".join(clean_text(each)[:8] for each in ids[:6]) + (", …" if len(ids) > 6 else "")
+            console.print(Text(f"{title} {len(ids)}: {shown}{note}", style="cyan"))
     _draw_holders(console, state.holders)
     if state.num_duplicates:
         times = "1 trial was" if state.num_duplicates == 1 else f"{state.num_duplicates} trials were"
-        console.print(Text(f"{times} recorded more than once; each counts once"))
+        console.print(Text(f"{times} recorded more than once; only one record of each counts"))
     if state.last_finished_at:
-        console.print(Text(f"last finished {_when(state.last_finished_at)}"))
+        console.print(Text(f"last finished {_format_time(state.last_finished_at)}"))
     _draw_damage(console, state.damage)
 
 
@@ -161,10 +148,10 @@ def _draw_counts(console: "Console", state: StoreState) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from corewise.cli.figures import clean
+    from corewise.text_format import clean_text
 
     if not state.studies:
-        console.print(Text("no trial is recorded yet"))
+        console.print(Text("no records yet"))
         return
     drawn = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     drawn.add_column("study")
@@ -173,53 +160,53 @@ def _draw_counts(console: "Console", state: StoreState) -> None:
     rows = list(state.studies.items())
     for study, counts in [*rows, *([("all", state.num_by_status)] if len(rows) > 1 else [])]:
         figures = (Text(str(num), style=_STYLES[name] if num else "dim") for name, num in counts.items())
-        drawn.add_row(Text(clean(study)), *figures)
+        drawn.add_row(Text(clean_text(study)), *figures)
     console.print(drawn)
 
 
 def _draw_holders(console: "Console", holders: "Sequence[HolderState]") -> None:
-    """Each process once, with what it holds."""
+    """Print each process that holds leases once."""
     from rich.text import Text
 
-    from corewise.cli.figures import clean
+    from corewise.text_format import clean_text
 
     leases: dict[tuple[str, int | None, bool], list[HolderState]] = {}
     for each in holders:
         leases.setdefault((each.host, each.pid, each.alive), []).append(each)
     for (_, _, alive), held in leases.items():
         study = held[0].info.get("study")
-        doing = f", study {clean(study)}" if study else ""
+        doing = f", study {clean_text(study)}" if study else ""
         if alive:
-            console.print(Text(f"in use by {clean(held[0].who)}{doing}", style="cyan"))
+            console.print(Text(f"in use by {clean_text(held[0].who)}{doing}", style="cyan"))
         else:
-            gone = f"{clean(held[0].who)}{doing} is gone; the next `corewise run` takes its place"
+            gone = f"{clean_text(held[0].who)}{doing} has ended; the next `corewise run` takes over"
             console.print(Text(gone, style="dim"))
 
 
 def _draw_damage(console: "Console", damage: "Sequence[Mapping[str, Any]]") -> None:
     from rich.text import Text
 
-    from corewise.cli.figures import clean
+    from corewise.text_format import clean_text
 
     if not damage:
         return
     places = "1 place" if len(damage) == 1 else f"{len(damage)} places"
-    console.print(Text(f"\ndamage in {places}; everything else was read:", style="bold red"))
+    console.print(Text(f"\ndamage in {places}; all other records were read:", style="bold red"))
     for each in damage[:_MAX_DAMAGE]:
         where = f" line {each['line']} (byte {each['offset']})" if each["line"] else ""
-        console.print(Text(f"  {clean(each['file'])}{where}: {clean(each['reason'])}"), soft_wrap=True)
+        console.print(Text(f"  {clean_text(each['file'])}{where}: {clean_text(each['reason'])}"), soft_wrap=True)
     if damage[_MAX_DAMAGE:]:
         console.print(Text(f"  … and {len(damage) - _MAX_DAMAGE} more: --json lists all"))
 
 
-def _when(moment: str) -> str:
-    """A moment with how long ago it was."""
-    from corewise.cli.durations import spoken
-    from corewise.cli.figures import clean
+def _format_time(moment: str) -> str:
+    """Format a time with how long ago it was."""
+    from corewise.study.durations import format_duration
+    from corewise.text_format import clean_text
 
     try:
         then = datetime.fromisoformat(moment)
         ago_s = (datetime.now(UTC) - then).total_seconds()
     except (ValueError, TypeError):
-        return clean(moment)
-    return f"{then:%Y-%m-%d %H:%M:%S} UTC ({spoken(ago_s)} ago)"
+        return clean_text(moment)
+    return f"{then:%Y-%m-%d %H:%M:%S} UTC ({format_duration(ago_s)} ago)"

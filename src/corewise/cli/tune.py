@@ -1,4 +1,4 @@
-"""`corewise tune SUBJECT`: the fastest correct way to run it here, and the command to type."""
+"""`corewise tune SUBJECT`: find the fastest settings that keep the results correct."""
 
 import json
 import shlex
@@ -6,37 +6,21 @@ import signal
 import sys
 from pathlib import Path
 from shutil import which
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import typer
 
 from corewise.cli import tune_options as options
-from corewise.cli.drawing import require_drawing
+from corewise.cli.common_options import DEFAULT_STORE, JsonOption, PythonOption, QuietOption, StoreOption
 from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
-from corewise.cli.pipes import Verb
-from corewise.spec.errors import UserError
+from corewise.cli.render.chart_packages import require_chart_packages
+from corewise.cli.verb_classes import COMMAND_HINT, interrupt_on
+from corewise.errors import UserError
 
 if TYPE_CHECKING:
-    from corewise.tuner.result import TuneResult
+    from corewise.tuning.result.tuning_result import TuneResult
 
-NOTHING_YET = "corewise: stopped before the default was measured: there is nothing to tell or to write yet"
-AFTER_DASHES = "the command of a script stands after --, as in corewise tune -- python train.py"
-
-
-class TuneVerb(Verb):
-    """The verb; an option that it does not have may be that of a script."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words."""
-        is_command = any(which(word) for word in args if not word.startswith("-"))
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as problem:
-            is_unknown_option = hasattr(problem, "possibilities")  # it has no public name
-            if is_command and is_unknown_option:
-                problem.message = f"{problem}; {AFTER_DASHES}"  # type: ignore[attr-defined]
-            raise
+NO_RESULT = "corewise: stopped before the default was measured: there is no result yet"
 
 
 def tune(
@@ -47,24 +31,24 @@ def tune(
     allow: options.Allow = None,
     fixed: options.Fixed = None,
     args: options.Args = None,
-    store: options.Store = Path("corewise-store"),
+    store: StoreOption = DEFAULT_STORE,
     output: options.Output = Path("tuned.yaml"),
     report: options.Report = None,
     runtime: options.Runtime = "torch",
-    python: options.Python = None,
+    python: PythonOption = None,
     throughput: options.Throughput = None,
     check: options.Check = None,
     distributed: options.Distributed = False,
     again: options.Again = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Search the fastest settings whose numbers stay the same, and confirm them by fresh runs.
+    """Find the fastest settings that keep the results the same, and confirm them in fresh processes.
 
-    The stock default is what plain `python` does: one process, all cores,
-    nothing pinned. The same command goes on where an interrupted one
-    stopped. Exit codes: 0 done, 1 a file could not be written, 2 a mistake
-    in the command, 130 interrupted.
+    The baseline is plain `python`: one process, all cores, no pinning. Run
+    the same command again to resume an interrupted search. Exit codes: 0
+    done, 1 a file could not be written, 2 an error in the command, 130
+    interrupted.
 
     Examples:
 
@@ -84,21 +68,19 @@ def tune(
 
       corewise tune resnet50 --set device=cuda --report tuned.html
     """
-    from corewise.tuner.api import tune as find_best
-    from corewise.tuner.progress import make_follower
-    from corewise.tuner.question import read_assignments
-    from corewise.tuner.session import Interrupted
+    from corewise.tuning.api import tune as find_best
+    from corewise.tuning.progress_output import open_follower
+    from corewise.tuning.question import read_assignments
+    from corewise.tuning.session import Interrupted
 
     if report is not None:
-        require_drawing("--report")
-    signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        signal.signal(signal.SIGHUP, _interrupt)
+        require_chart_packages("--report")
+    interrupt_on(signal.SIGTERM, signal.SIGHUP)
     code = 0
-    with make_follower(quiet=quiet or as_json) as follower:
+    with open_follower(quiet=quiet or as_json) as follower:
         try:
             result = find_best(
-                subject_of(subject),
+                parse_subject(subject),
                 mode=mode,
                 budget=budget,
                 batch=batch,
@@ -121,42 +103,36 @@ def tune(
         except KeyboardInterrupt:
             result, code = None, INTERRUPTED
     if result is None:
-        print(NOTHING_YET, file=sys.stderr)
+        print(NO_RESULT, file=sys.stderr)
         raise typer.Exit(code)
     print(json.dumps(result.to_json()) if as_json else result)
-    if not code and not all_written(result, output, report):
+    if not code and not has_all_files(result, output, report):
         raise typer.Exit(SOME_FAILED)
     if code:
-        print(
-            f"\ncorewise: stopped; what was found is in {store}. The same command goes on.", file=sys.stderr
-        )
+        print(f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr)
         raise typer.Exit(code)
 
 
-def all_written(result: "TuneResult", output: Path | None, report: Path | None) -> bool:
-    """Whether every file that was asked for is there."""
+def has_all_files(result: "TuneResult", output: Path | None, report: Path | None) -> bool:
+    """Return whether every requested file was written."""
     return (output is None or bool(result.output)) and (report is None or bool(result.report))
 
 
-def subject_of(words: list[str]) -> str | list[str]:
-    """A name, or the words of a command; a UserError for several names, or for both."""
+def parse_subject(arguments: list[str]) -> str | list[str]:
+    """Return the name of a workload, or a command; raise a UserError for several names or for both."""
     if "--" in sys.argv:
         command = sys.argv[sys.argv.index("--") + 1 :]
-        names = words[: len(words) - len(command)]
+        names = arguments[: len(arguments) - len(command)]
         if not names:
-            return words
+            return arguments
         if command:
             raise UserError(
-                f"{shlex.join(names)} before -- and a command after it: tune one of them. A workload: "
+                f"{shlex.join(names)} before -- and a command after it: tune only one of them. A workload: "
                 f"corewise tune {shlex.join(names)}. A script: corewise tune -- {shlex.join(command)}, with "
                 "options before --"
             )
-    if len(words) == 1:
-        return words[0]
-    if which(words[0]) is None:
-        raise UserError(f"{shlex.join(words)}: tune one workload at a time; {AFTER_DASHES}")
-    return words
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+    if len(arguments) == 1:
+        return arguments[0]
+    if which(arguments[0]) is None:
+        raise UserError(f"{shlex.join(arguments)}: tune one workload at a time; {COMMAND_HINT}")
+    return arguments

@@ -1,14 +1,14 @@
-"""What part of the machine we may use: affinity, cgroups, Slurm."""
+"""Read the part of the machine that this process may use: affinity, cgroups and Slurm."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from corewise.machine.cgroups import read_cpu_quota, read_cpu_sets, read_memory_limit
-from corewise.machine.model import Allocation, Limit, Topology
-from corewise.machine.slurm import Grant, read_grant
-from corewise.machine.sysfs import kib_to_bytes, parse_cpu_list, read_table, read_text
+from corewise.machine.machine_model import Allocation, Limit, Topology
+from corewise.machine.slurm import SlurmGrant, read_grant
 from corewise.machine.topology import format_cpu_list
+from corewise.measured.cgroups import read_cpu_quota, read_cpu_sets, read_memory_limit
+from corewise.measured.sysfs import parse_cpu_list, parse_kib, read_table, read_text
 
 GIB = 1 << 30
 
@@ -20,38 +20,38 @@ def read_allocation(
     affinity: Collection[int] | None = None,
     hostname: str | None = None,
 ) -> Allocation:
-    """The CPUs and memory that affinity, cgroups and Slurm leave us, with each limit that narrowed them."""
+    """Return the CPUs and memory that affinity, cgroups and Slurm leave, with each effective limit."""
     grant = read_grant(env, hostname or read_hostname(root))
     cpus = {cpu.number for cpu in topology.cpus}
     limits: list[Limit] = []
-    for source, allowed, detail in _masks(root, affinity):
-        kept = cpus & allowed
-        if kept and kept != cpus:  # a mask with none of our CPUs is damaged or of another machine
-            cpus = kept
+    for source, allowed, detail in _read_masks(root, affinity):
+        remaining = cpus & allowed
+        # A mask without any of our CPUs is damaged or belongs to another machine.
+        if remaining and remaining != cpus:
+            cpus = remaining
             limits.append(Limit(source, len(cpus), detail))
-    for source, num_cpus, detail in _counts(root, grant):
+    for source, num_cpus, detail in _read_cpu_counts(root, grant):
         if num_cpus < len(cpus):
             cpus = set(choose_cpus(topology, cpus, num_cpus))
             limits.append(Limit(source, num_cpus, detail))
-    memory_bytes, memory_limits = _memory(root, grant, len(cpus))
-    kept_cpus = tuple(sorted(cpus))
-    num_cores = topology.restricted(kept_cpus).num_cores
-    return Allocation(kept_cpus, num_cores, memory_bytes, (*limits, *memory_limits))
+    memory_bytes, memory_limits = _read_memory(root, grant, len(cpus))
+    usable_cpus = tuple(sorted(cpus))
+    num_cores = topology.select_cpus(usable_cpus).num_cores
+    return Allocation(usable_cpus, num_cores, memory_bytes, (*limits, *memory_limits))
 
 
 def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tuple[int, ...]:
-    """The given number of CPUs: physical cores before SMT siblings, within as few NUMA nodes as will do."""
-    threads: dict[tuple[int, int], list[int]] = {}  # (node, core) -> its CPUs
+    """Choose CPUs: physical cores before SMT siblings, on as few NUMA nodes as possible."""
+    # The CPUs of each (node, core).
+    threads: dict[tuple[int, int], list[int]] = {}
     sockets: dict[int, int] = {}
-    for cpu in topology.restricted(tuple(cpus)).cpus:
+    for cpu in topology.select_cpus(tuple(cpus)).cpus:
         threads.setdefault((cpu.node, cpu.core), []).append(cpu.number)
         sockets.setdefault(cpu.node, cpu.socket)
     num_cores = {node: sum(1 for n, _ in threads if n == node) for node in sorted(sockets)}
-    roomy = [node for node, num in num_cores.items() if num >= num_cpus]
-    first = roomy[0] if roomy else max(num_cores, key=lambda node: num_cores[node])
-    rank = {
-        node: (node != first, sockets[node] != sockets[first], -num_cores[node], node) for node in num_cores
-    }
+    sufficient = [node for node, num in num_cores.items() if num >= num_cpus]
+    first = sufficient[0] if sufficient else max(num_cores, key=lambda node: num_cores[node])
+    rank = {node: (node != first, sockets[node] != sockets[first], -num_cores[node], node) for node in num_cores}
     in_order = sorted(
         (sibling, rank[node], core, number)
         for (node, core), numbers in threads.items()
@@ -61,25 +61,25 @@ def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tup
 
 
 def read_hostname(root: Path = Path("/")) -> str:
-    """The host's name."""
+    """Return the host's name."""
     return read_text(root / "proc/sys/kernel/hostname") or os.uname().nodename
 
 
 def read_memory_total(root: Path = Path("/")) -> int:
-    """The machine's memory in bytes, 0 where it is not told."""
-    return kib_to_bytes(read_table(root / "proc/meminfo").get("MemTotal")) or 0
+    """Return the machine's memory in bytes, or 0 if unknown."""
+    return parse_kib(read_table(root / "proc/meminfo").get("MemTotal")) or 0
 
 
-def _masks(root: Path, affinity: Collection[int] | None) -> Iterator[tuple[str, set[int], str]]:
-    # cpusets first: the kernel has already cut them out of the affinity mask, which would take the blame.
+def _read_masks(root: Path, affinity: Collection[int] | None) -> Iterator[tuple[str, set[int], str]]:
+    # Cpusets come first: the kernel already applied them to the affinity mask, which would get the blame.
     for cpu_set in read_cpu_sets(root):
         yield "cpuset", set(cpu_set.cpus), f"{cpu_set.file} = {format_cpu_list(cpu_set.cpus)}"
-    mask = set(affinity) if affinity is not None else _own_affinity(root)
+    mask = set(affinity) if affinity is not None else _read_affinity(root)
     if mask is not None:
         yield "affinity", mask, f"affinity mask = {format_cpu_list(mask)}"
 
 
-def _own_affinity(root: Path) -> set[int] | None:
+def _read_affinity(root: Path) -> set[int] | None:
     if root == Path("/"):
         return set(os.sched_getaffinity(0))
     try:
@@ -88,7 +88,7 @@ def _own_affinity(root: Path) -> set[int] | None:
         return None
 
 
-def _counts(root: Path, grant: Grant | None) -> Iterator[tuple[str, int, str]]:
+def _read_cpu_counts(root: Path, grant: SlurmGrant | None) -> Iterator[tuple[str, int, str]]:
     quota = read_cpu_quota(root)
     if quota is not None:
         detail = f"{quota.file}: {quota.quota_us} us in {quota.period_us} us = {quota.cpus:g} CPUs"
@@ -97,7 +97,7 @@ def _counts(root: Path, grant: Grant | None) -> Iterator[tuple[str, int, str]]:
         yield "slurm", grant.num_cpus, f"{grant.cpus_detail} on {grant.host}"
 
 
-def _memory(root: Path, grant: Grant | None, num_cpus: int) -> tuple[int, list[Limit]]:
+def _read_memory(root: Path, grant: SlurmGrant | None, num_cpus: int) -> tuple[int, list[Limit]]:
     candidates: list[tuple[int, str]] = []
     limit = read_memory_limit(root)
     if limit is not None:

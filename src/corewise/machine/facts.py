@@ -1,4 +1,4 @@
-"""What a machine is and what state it is in, from /proc and /sys."""
+"""Read the hardware and the current state of a machine from /proc and /sys."""
 
 import hashlib
 import json
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from corewise.machine.allocation import read_hostname
-from corewise.machine.cgroups import read_cpu_quota
 from corewise.machine.gpus import Gpu, GpuQuery, merge_gpus, read_driver_gpus
-from corewise.machine.model import Topology
-from corewise.machine.processor import cpu_model, first_cpu
-from corewise.machine.sysfs import kib_to_bytes, read_int, read_table, read_text, to_int
-from corewise.machine.topology import NODE_DIR, Cache, read_caches, read_topology
+from corewise.machine.machine_model import Topology
+from corewise.machine.processor import extract_cpu_model, read_first_cpu
+from corewise.machine.topology import CPU_DIR, NODE_DIR, read_topology
+from corewise.measured.cache_sizes import Cache, read_caches
+from corewise.measured.cgroups import read_cpu_quota
+from corewise.measured.sysfs import parse_kib, read_int, read_table, read_text, to_int
 
 GIB = 1 << 30
 LOAD_SAMPLE_S = 0.05
@@ -36,13 +37,13 @@ class NodeMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """The machine's memory and its page settings."""
+    """The machine's memory and page settings; `transparent_huge_pages` is always, madvise, never or empty."""
 
     total_bytes: int
     available_bytes: int
     swap_total_bytes: int
     swap_used_bytes: int
-    transparent_huge_pages: str  # always | madvise | never, empty where unknown
+    transparent_huge_pages: str
     num_free_huge_pages: int
     huge_page_bytes: int
     nodes: tuple[NodeMemory, ...]
@@ -51,7 +52,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Frequency:
-    """How CPU frequency is governed; empty where the kernel does not say, as in most virtual machines."""
+    """The governors and driver of CPU frequency; empty if unknown, as in most virtual machines."""
 
     governors: tuple[str, ...]
     driver: str
@@ -59,16 +60,16 @@ class Frequency:
 
 @dataclass(frozen=True)
 class Load:
-    """What else runs on the machine now."""
+    """The current load; `others_cpus` is the number of CPUs that other processes kept busy."""
 
     load_1min: float
-    others_cpus: float  # CPUs that other processes kept busy during the sample
+    others_cpus: float
     sample_s: float
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a machine is and what state it is in."""
+    """The hardware and state of a machine; `cpu_quota_cpus` is the cgroup's quota, with its fraction."""
 
     hostname: str
     kernel: str
@@ -82,40 +83,40 @@ class MachineFacts:
     gpus: tuple[Gpu, ...]
     frequency: Frequency
     load: Load
-    cpu_quota_cpus: float | None  # the cgroup's CPU quota, fraction and all
+    cpu_quota_cpus: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as JSON values."""
+        """Return the facts as JSON values."""
         return asdict(self)
 
 
 def read_facts(
     root: Path = Path("/"), topology: Topology | None = None, sample_s: float = LOAD_SAMPLE_S
 ) -> MachineFacts:
-    """The machine's facts; looks at the load for `sample_s` seconds while it reads the rest."""
+    """Read the machine's facts, and sample the load for `sample_s` seconds meanwhile."""
     sampler, query = _LoadSampler(root), GpuQuery(root)
-    cpu = first_cpu(root)
+    cpu = read_first_cpu(root)
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
     quota = read_cpu_quota(root)
     return MachineFacts(
         hostname=read_hostname(root),
         kernel=read_text(root / "proc/sys/kernel/osrelease") or "",
-        cpu_model=cpu_model(cpu),
+        cpu_model=extract_cpu_model(cpu),
         cpu_vendor=cpu.get("vendor_id") or cpu.get("CPU implementer") or "",
-        microarchitecture=_microarchitecture(root),
+        microarchitecture=_detect_microarchitecture(root),
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
         virtualised="hypervisor" in flags or (root / "sys/hypervisor/type").exists(),
-        caches=read_caches(topology or read_topology(root), root),
-        memory=_memory(root),
-        frequency=_frequency(root),
+        caches=read_caches((cpu.number for cpu in (topology or read_topology(root)).cpus), root / CPU_DIR),
+        memory=_read_memory(root),
+        frequency=_read_frequency(root),
         cpu_quota_cpus=None if quota is None else quota.cpus,
-        gpus=merge_gpus(read_driver_gpus(root), query.answer()),
-        load=sampler.load(sample_s),
+        gpus=merge_gpus(read_driver_gpus(root), query.collect_gpus()),
+        load=sampler.measure_load(sample_s),
     )
 
 
-def host_class(facts: MachineFacts, topology: Topology) -> str:
-    """A short hash that hosts of the same hardware share."""
+def compute_host_class(facts: MachineFacts, topology: Topology) -> str:
+    """Return a short hash that is equal for hosts of the same hardware."""
     shape = [
         (sum(c.node == node for c in topology.cpus), len({c.core for c in topology.cpus if c.node == node}))
         for node in topology.nodes
@@ -132,47 +133,49 @@ def host_class(facts: MachineFacts, topology: Topology) -> str:
 
 
 class _LoadSampler:
-    """Machine-wide and own CPU time from when it was made."""
+    """Measures the CPU time of the machine and of this process since its creation."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._start = self._now()
+        self._start = self._read_times()
 
-    def load(self, sample_s: float) -> Load:
-        """The load since the start, waiting until that is at least `sample_s` ago."""
+    def measure_load(self, sample_s: float) -> Load:
+        """Return the load since the start, after waiting until `sample_s` has passed."""
         live = self._root == Path("/")
         time.sleep(max(0.0, self._start[0] + sample_s - time.monotonic()) if live else 0.0)
-        end = self._now()
+        end = self._read_times()
         wall, busy, own = (after - before for before, after in zip(self._start, end, strict=True))
-        words = (read_text(self._root / "proc/loadavg") or "0").split()
+        averages = (read_text(self._root / "proc/loadavg") or "0").split()
         others = max(0.0, busy - (own if live else 0.0)) / wall if wall > 0 else 0.0
         try:
-            return Load(float(words[0]), round(others, 2), round(wall, 3))
+            return Load(float(averages[0]), round(others, 2), round(wall, 3))
         except ValueError:
             return Load(0.0, round(others, 2), round(wall, 3))
 
-    def _now(self) -> tuple[float, float, float]:
+    def _read_times(self) -> tuple[float, float, float]:
         first_line = (read_text(self._root / "proc/stat") or "").partition("\n")[0].split()
-        ticks = [to_int(word) or 0 for word in first_line[1:9]]
+        ticks = [to_int(field) or 0 for field in first_line[1:9]]
         user, nice, system, _idle, _wait, irq, softirq, _steal = [*ticks, *[0] * 8][:8]
         busy_s = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
         return time.monotonic(), busy_s, sum(os.times()[:4])
 
 
-def _microarchitecture(root: Path) -> str:
+def _detect_microarchitecture(root: Path) -> str:
     if root != Path("/"):
         return ""
+    # The import is lazy because it takes a tenth of the time that `corewise doctor` may take. Detection reads
+    # many unusual files, and a name is not worth a crash.
     try:
-        import archspec.cpu  # lazily: it takes a tenth of what doctor may take
+        import archspec.cpu
 
         return str(archspec.cpu.host().name)
-    except Exception:  # detection looks into corners of many machines; a name is not worth a crash
+    except Exception:
         return ""
 
 
-def _memory(root: Path) -> Memory:
+def _read_memory(root: Path) -> Memory:
     table = read_table(root / "proc/meminfo")
-    size = {key: kib_to_bytes(value) or 0 for key, value in table.items()}
+    size = {key: parse_kib(value) or 0 for key, value in table.items()}
     modes = (read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or "").split()
     chosen = [mode.strip("[]") for mode in modes if mode.startswith("[")]
     return Memory(
@@ -183,24 +186,24 @@ def _memory(root: Path) -> Memory:
         transparent_huge_pages=chosen[0] if chosen else "",
         num_free_huge_pages=to_int(table.get("HugePages_Free")) or 0,
         huge_page_bytes=size.get("Hugepagesize", 0),
-        nodes=_node_memories(root),
+        nodes=_read_node_memories(root),
         numa_balancing=(read_int(root / "proc/sys/kernel/numa_balancing") or 0) > 0,
     )
 
 
-def _node_memories(root: Path) -> tuple[NodeMemory, ...]:
+def _read_node_memories(root: Path) -> tuple[NodeMemory, ...]:
     nodes = []
     for folder in (root / NODE_DIR).glob("node[0-9]*"):
         number = to_int(folder.name.removeprefix("node"))
         # Each line reads "Node 0 MemTotal:  123 kB".
         table = {key.split()[-1]: value for key, value in read_table(folder / "meminfo").items() if key}
-        total = kib_to_bytes(table.get("MemTotal"))
+        total = parse_kib(table.get("MemTotal"))
         if number is not None and total is not None:
-            nodes.append(NodeMemory(number, total, kib_to_bytes(table.get("MemFree")) or 0))
+            nodes.append(NodeMemory(number, total, parse_kib(table.get("MemFree")) or 0))
     return tuple(sorted(nodes, key=lambda node: node.node))
 
 
-def _frequency(root: Path) -> Frequency:
+def _read_frequency(root: Path) -> Frequency:
     policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))
     governors = {read_text(policy / "scaling_governor") for policy in policies} - {None, ""}
     drivers = sorted({read_text(policy / "scaling_driver") or "" for policy in policies} - {""})

@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of a machine, from the driver's files and nvidia-smi."""
+"""Read the NVIDIA GPUs of a machine from the driver's files and nvidia-smi."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from corewise.machine.sysfs import read_int, read_table, to_int
+from corewise.measured.sysfs import read_int, read_table, to_int
 
 MIB = 1 << 20
 QUERY_TIMEOUT_S = 2.0
@@ -18,7 +18,7 @@ PCI_DIR = "sys/bus/pci/devices"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; its memory is None where nvidia-smi did not tell."""
+    """One GPU; its memory is None if nvidia-smi did not report it."""
 
     name: str
     uuid: str
@@ -26,7 +26,7 @@ class Gpu:
 
 
 class GpuQuery:
-    """nvidia-smi at work in the background, so that the rest of the machine is read meanwhile."""
+    """Runs nvidia-smi in the background while the rest of the machine is read."""
 
     def __init__(self, root: Path) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -36,17 +36,13 @@ class GpuQuery:
         command = [program, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader"]
         try:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
         except OSError:
             self._process = None
 
-    def answer(self, timeout_s: float = QUERY_TIMEOUT_S) -> tuple[Gpu, ...]:
-        """The GPUs nvidia-smi lists; none where it fails or takes too long."""
+    def collect_gpus(self, timeout_s: float = QUERY_TIMEOUT_S) -> tuple[Gpu, ...]:
+        """Return the GPUs that nvidia-smi lists; none if it fails or takes too long."""
         process = self._process
         if process is None:
             return ()
@@ -55,13 +51,14 @@ class GpuQuery:
             return parse_query(text) if process.returncode == 0 else ()
         except subprocess.TimeoutExpired:
             process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a sick driver can hold it beyond any signal
+        # A broken driver can keep the process alive in spite of the signal.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=0.1)
         return ()
 
 
 def parse_query(text: str) -> tuple[Gpu, ...]:
-    """The GPUs in nvidia-smi's lines `name, 1024 MiB, uuid`."""
+    """Parse nvidia-smi's lines `name, 1024 MiB, uuid`."""
     gpus = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 2)]
@@ -72,54 +69,57 @@ def parse_query(text: str) -> tuple[Gpu, ...]:
 
 
 def merge_gpus(driver: tuple[Gpu, ...], queried: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The GPUs the driver lists, with the memory nvidia-smi knows; or nvidia-smi's alone."""
+    """Return the driver's GPUs with the memory from nvidia-smi, or nvidia-smi's GPUs alone."""
     memory = {gpu.uuid: gpu.memory_bytes for gpu in queried}
     return tuple(replace(gpu, memory_bytes=memory.get(gpu.uuid)) for gpu in driver) or queried
 
 
 def read_driver_gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """The GPUs under /proc/driver/nvidia/gpus, in the order of their PCI addresses."""
+    """Return the GPUs under /proc/driver/nvidia/gpus, in the order of their PCI addresses."""
     tables = [read_table(f) for f in sorted((root / DRIVER_DIR).glob("*/information"))]
     return tuple(Gpu(table.get("Model", "NVIDIA GPU"), table.get("GPU UUID", "")) for table in tables)
 
 
 def read_gpu_nodes(nodes: Collection[int], root: Path = Path("/")) -> tuple[int, ...]:
-    """The NUMA node of each GPU that programs see, in their order; none unless all are known."""
+    """Return the NUMA node of each visible GPU, in CUDA's order; none unless all are known."""
     folders = sorted(path.parent for path in (root / DRIVER_DIR).glob("*/information"))
     uuids = [read_table(folder / "information").get("GPU UUID", "") for folder in folders]
-    found = [_node(root, folder.name, nodes) for folder in folders]
+    gpu_nodes = [_find_node(root, folder.name, nodes) for folder in folders]
     shown = os.environ.get("CUDA_VISIBLE_DEVICES") if root == Path("/") else None
-    return known_nodes(found if shown is None else [found[i] for i in visible(uuids, shown)])
+    indices = range(len(uuids)) if shown is None else find_visible_gpus(uuids, shown)
+    return keep_if_all_known([gpu_nodes[index] for index in indices])
 
 
-def visible(uuids: Sequence[str], shown: str) -> list[int]:
-    """The places of the GPUs that CUDA_VISIBLE_DEVICES names, by number or by the start of a UUID."""
-    places = []
-    for word in filter(None, (part.strip() for part in shown.split(","))):
-        matching = [i for i, uuid in enumerate(uuids) if word == str(i) or (uuid and uuid.startswith(word))]
+def find_visible_gpus(uuids: Sequence[str], shown: str) -> list[int]:
+    """Return the indices of the GPUs in CUDA_VISIBLE_DEVICES, given by number or start of a UUID."""
+    indices = []
+    for name in filter(None, (part.strip() for part in shown.split(","))):
+        matching = [i for i, uuid in enumerate(uuids) if name == str(i) or (uuid and uuid.startswith(name))]
+        # CUDA ignores everything after the first unknown entry.
         if not matching:
-            break  # as CUDA does: what follows an unknown one is not seen
-        places.append(matching[0])
-    return places
+            break
+        indices.append(matching[0])
+    return indices
 
 
-def num_visible(gpus: Sequence[Gpu], shown: str | None) -> int:
-    """How many of the GPUs programs see where CUDA_VISIBLE_DEVICES is `shown`; None: it is not set."""
+def count_visible_gpus(gpus: Sequence[Gpu], shown: str | None) -> int:
+    """Return how many GPUs are visible if CUDA_VISIBLE_DEVICES is `shown`; None means not set."""
     if shown is None or not gpus:
         return len(gpus)
+    # A process sees at most one MIG partition.
     if "MIG-" in shown:
-        return 1  # a process sees one part of a GPU at the most
-    return len(visible([gpu.uuid for gpu in gpus], shown))
+        return 1
+    return len(find_visible_gpus([gpu.uuid for gpu in gpus], shown))
 
 
-def known_nodes(nodes: Sequence[int | None]) -> tuple[int, ...]:
-    """The nodes, or none of them where one is not known."""
+def keep_if_all_known(nodes: Sequence[int | None]) -> tuple[int, ...]:
+    """Return the nodes, or none of them if one is unknown."""
     known = tuple(node for node in nodes if node is not None)
     return known if len(known) == len(nodes) else ()
 
 
-def _node(root: Path, address: str, nodes: Collection[int]) -> int | None:
+def _find_node(root: Path, address: str, nodes: Collection[int]) -> int | None:
     number = read_int(root / PCI_DIR / address.lower() / "numa_node")
     if number is not None and number in nodes:
         return number
-    return next(iter(nodes)) if len(nodes) == 1 else None  # where there is one node, it is that
+    return next(iter(nodes)) if len(nodes) == 1 else None

@@ -1,15 +1,15 @@
-"""The processor by name, for those who need no more of /proc/cpuinfo."""
+"""Read the name of the processor from /proc/cpuinfo."""
 
 from pathlib import Path
 
 
 def read_cpu_model(root: Path = Path("/")) -> str:
-    """What the processor calls itself."""
-    return cpu_model(first_cpu(root))
+    """Return the processor's model name."""
+    return extract_cpu_model(read_first_cpu(root))
 
 
-def first_cpu(root: Path) -> dict[str, str]:
-    """The first block of /proc/cpuinfo: on big machines the whole file takes long to make."""
+def read_first_cpu(root: Path) -> dict[str, str]:
+    """Read the first block of /proc/cpuinfo; on large machines the whole file takes long to generate."""
     block: dict[str, str] = {}
     try:
         with open(root / "proc/cpuinfo", errors="replace") as lines:
@@ -23,9 +23,9 @@ def first_cpu(root: Path) -> dict[str, str]:
     return block
 
 
-def cpu_model(cpu: dict[str, str]) -> str:
-    """The name in such a block."""
-    named = cpu.get("model name") or cpu.get("cpu")
-    if named or "CPU part" not in cpu:
-        return named or "unknown"
+def extract_cpu_model(cpu: dict[str, str]) -> str:
+    """Return the model name in a block of /proc/cpuinfo."""
+    name = cpu.get("model name") or cpu.get("cpu")
+    if name or "CPU part" not in cpu:
+        return name or "unknown"
     return f"ARM implementer {cpu.get('CPU implementer', '?')} part {cpu['CPU part']}"

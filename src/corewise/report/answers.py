@@ -1,4 +1,4 @@
-"""What the figures of a group say, in sentences that are true of them; the most important first."""
+"""Sentences that answer a study's question, the most important first."""
 
 import math
 from collections import Counter
@@ -7,140 +7,172 @@ from typing import Any
 
 import numpy as np
 
-from corewise.report.columns import number_or_nan, run_rates
-from corewise.report.effects import (
-    capital,
-    effect_sentences,
-    memory_sentence,
-    paying_sentence,
-    scaling_sentences,
-    shape_sentences,
+from corewise.analysis.columns import get_run_rates, parse_number
+from corewise.analysis.groups import Group
+from corewise.analysis.phrases import (
+    describe_machine_rate,
+    describe_point,
+    describe_task,
+    describe_value,
+    name_rate_unit,
+    select_main_params,
 )
-from corewise.report.groups import APART, Group
-from corewise.report.phrases import machine_rate, point_words, rate_unit, task_words, usual_point, value_words
-from corewise.report.standing import Standing, looks_of
-from corewise.report.words import counted, figure, listed, short, times
-from corewise.stats.occasions import compare_occasions
+from corewise.analysis.ranking import TrialRanking
+from corewise.analysis.ratios import get_looks
+from corewise.report.effect_sentences import (
+    compare_shapes,
+    describe_diminishing_returns,
+    describe_effects,
+    describe_memory,
+    describe_scaling,
+    start_with_capital,
+)
+from corewise.stats.occasion_comparison import compare_occasions
+from corewise.text_format import format_count, format_figure, format_list, format_ratio, format_value, shorten
 
-MAX_TASKS = 4  # told in full
-_MAX_NAMED = 3
+# Answers of more tasks than this are left to the table.
+MAX_TASKS = 4
+# A headline names this many ties; the others are counted.
+_MAX_NAMED = 2
+# Records that do not state their confidence level used this one.
+DEFAULT_CONFIDENCE = 0.95
 
 
-def answers_of(group: Group, standing: Standing) -> list[str]:
-    """The sentences of one study, workload and mode."""
+def describe_group(group: Group, standing: TrialRanking) -> list[str]:
+    """Return the sentences about one study, workload and mode."""
     if not standing.best:
-        return [nothing_measured(group)]
+        return [explain_missing_answer(group)]
     tasks = list(standing.best)
-    found: list[str] = []
+    sentences: list[str] = []
     for task in tasks[:MAX_TASKS]:
-        found += _task_sentences(group, standing, task)
+        sentences += _describe_task(group, standing, task)
     if tasks[MAX_TASKS:]:
-        names = listed([short(name.removeprefix("args.").replace("_", " ")) for name in _task_names(group)])
-        found.append(f"{counted(len(tasks) - MAX_TASKS, 'further task')} ({names} differ): see the table.")
-    found += _between_tasks(group, standing)
-    found += _doubts(group)
-    return found
+        names = format_list([shorten(name.removeprefix("args.").replace("_", " ")) for name in group.task_names])
+        sentences.append(f"{format_count(len(tasks) - MAX_TASKS, 'further task')} ({names} differ): see the table.")
+    sentences += _compare_tasks(group, standing)
+    sentences += _describe_missing_trials(group)
+    return sentences
 
 
-def headlines_of(group: Group, standing: Standing) -> list[str]:
-    """The first sentences of a group, which stand in the summary of the whole report."""
-    for task in standing.best:
-        return list(_lead(group, standing, task))
-    return [nothing_measured(group)]
+def describe_headline(group: Group, standing: TrialRanking) -> list[str]:
+    """Return the headline of a group and its caution, if any, for the summary of the whole report."""
+    for task, best in standing.best.items():
+        where = _describe_location(group, standing, best)
+        sentences = (_describe_fastest(group, standing, task), _describe_caution(group, best))
+        return [_start_sentence(where, each) for each in sentences if each]
+    return [explain_missing_answer(group)]
 
 
-def nothing_measured(group: Group) -> str:
-    """Why there is no answer."""
+def explain_missing_answer(group: Group) -> str:
+    """Explain why a group has no answer."""
     if group.records:
-        return f"Nothing can be said of {task_words(group)}: no trial gave a throughput."
+        return f"No result for {describe_task(group)}: no trial gave a throughput."
     reasons = Counter(record.reason or "no reason was recorded" for record, _ in group.unmeasured)
     if not reasons:
-        return f"Nothing was measured of {task_words(group)}."
+        return f"No measurements of {describe_task(group)}."
     [(reason, num)] = reasons.most_common(1)
-    often = "" if len(reasons) == 1 else f" in {num} of {len(group.unmeasured)} cases"
-    what = counted(len(group.unmeasured), "trial")
-    why = f"{what} gave no number, because{often} {short(reason, 160)}"
-    return f"Nothing was measured of {task_words(group)}: {why}."
+    frequency = "" if len(reasons) == 1 else f" in {num} of {len(group.unmeasured)} cases"
+    subject = format_count(len(group.unmeasured), "trial")
+    explanation = f"{subject} gave no result, because{frequency} {shorten(reason, 160)}"
+    return f"No measurements of {describe_task(group)}: {explanation}."
 
 
-def _task_sentences(group: Group, standing: Standing, task: int) -> Iterator[str]:
+def _describe_task(group: Group, standing: TrialRanking, task: int) -> Iterator[str]:
     best = standing.best[task]
-    yield from _lead(group, standing, task)
+    yield from _describe_fastest_and_cautions(group, standing, task)
     if group.rates.num[best] < 2:
         return
-    yield from shape_sentences(group, standing, best)
-    yield from scaling_sentences(group, standing, best)
-    yield from effect_sentences(group, standing, best)
-    yield from memory_sentence(group, best)
+    yield from compare_shapes(group, standing, best)
+    yield from describe_scaling(group, standing, best)
+    yield from describe_effects(group, standing, best)
+    yield from describe_memory(group, best)
 
 
-def _lead(group: Group, standing: Standing, task: int) -> Iterator[str]:
-    """What is fastest, where more stops paying, and what casts doubt on it."""
+def _describe_fastest_and_cautions(group: Group, standing: TrialRanking, task: int) -> Iterator[str]:
+    """Yield what is fastest, where scaling ends, and the caution."""
     best = standing.best[task]
-    where = _where(group, standing, best)
-    sentences = [_fastest(group, standing, task)]
+    where = _describe_location(group, standing, best)
+    sentences = [_describe_fastest(group, standing, task)]
     if group.rates.num[best] > 1:
-        sentences.append(paying_sentence(group, standing, best))
-    sentences.append(_caveat(group, best))
-    yield from (f"{where}{each}" if where else capital(each) for each in sentences if each)
+        sentences.append(describe_diminishing_returns(group, standing, best))
+    sentences.append(_describe_caution(group, best))
+    yield from (_start_sentence(where, each) for each in sentences if each)
 
 
-def _fastest(group: Group, standing: Standing, task: int) -> str:
+def _start_sentence(where: str, sentence: str) -> str:
+    return f"{where}{sentence}" if where else start_with_capital(sentence)
+
+
+def _describe_fastest(group: Group, standing: TrialRanking, task: int) -> str:
     best = standing.best[task]
     others = [int(i) for i in standing.tasks[task] if i != best and not math.isnan(group.rate[i])]
-    what = task_words(group)
-    words = point_words(group.points[best], without=_task_names(group))
-    rate = figure(float(group.rate[best]), float(group.low[best]), float(group.high[best]), rate_unit(group))
-    of_machine = machine_rate(group, best)
+    task_text = describe_task(group)
+    setting = describe_point(group.points[best], without=group.task_names)
+    confidence = parse_number(group.records[best].protocol.get("confidence"))
+    rate = format_figure(
+        float(group.rate[best]),
+        float(group.low[best]),
+        float(group.high[best]),
+        name_rate_unit(group),
+        DEFAULT_CONFIDENCE if math.isnan(confidence) else confidence,
+    )
+    of_machine = describe_machine_rate(group, best)
     rate += f" = {of_machine}" if of_machine else ""
     if not others:
-        words = words or point_words(usual_point(group.records[best]))
-        return f"{what} gives {rate}{f' with {words}' if words else ''}{_sure(group, best)}."
+        setting = setting or describe_point(select_main_params(group.records[best]))
+        return f"{task_text} gives {rate}{f' with {setting}' if setting else ''}{_note_single_run(group, best)}."
     comparable = [i for i in others if group.rates.num[i] > 1]
     if group.rates.num[best] < 2 or not comparable:
         runs = ", in a single run" if group.rates.num[best] < 2 else ""
         return (
-            f"the highest throughput of {what} was seen with {words}: {rate}{runs}. "
-            "Nothing can be said about which setting is fastest until each has at least two runs."
+            f"{task_text} reached its highest throughput with {setting}: {rate}{runs}. "
+            "This does not show which setting is fastest: each needs at least two runs."
         )
     left = len(others) - len(comparable)
     among = f", among the {len(comparable) + 1:,} settings with two runs or more" if left else ""
-    alike = [i for i in comparable if standing.may_equal_best[i]]
-    if not alike:
-        return f"{what} is fastest with {words}: {rate}{among}."
-    if len(alike) == len(comparable):
-        other = "the other is not" if len(alike) == 1 else f"none of the {len(alike):,} others is"
+    ties = [i for i in comparable if standing.may_equal_best[i]]
+    if not ties:
+        return f"{task_text} is fastest with {setting}: {rate}{among}."
+    if len(ties) == len(comparable):
         return (
-            f"no setting of {what} is shown to be fastest{among}: the highest rate was {rate} with {words}, "
-            f"and {other} told apart from it."
+            f"{task_text}: no setting is significantly faster than the others{among}. Highest: {rate} with {setting}."
         )
-    alike.sort(key=lambda i: -group.rate[i])
-    named = [point_words(_differences(group, i, best), without=_task_names(group)) for i in alike]
-    also = f"not told apart from it: {listed(named, _MAX_NAMED)}"
-    return f"{what} ran fastest with {words}: {rate}{among}; {also}."
+    ties.sort(key=lambda i: -group.rate[i])
+    named = [_name_tie(group, i, best) for i in ties]
+    sentence = f"No significant difference from {format_list(named, _MAX_NAMED)}."
+    return f"{task_text} is fastest with {setting}: {rate}{among}. {sentence}"
 
 
-def _caveat(group: Group, best: int) -> str:
-    """What a reader must know of the figure before believing it, in one sentence; empty without any doubt."""
+def _name_tie(group: Group, i: int, best: int) -> str:
+    """Name a setting that ties with the best by what differs: 2 × 1, or 2 × 1 contiguous."""
+    differences = dict(_find_differences(group, i, best))
+    if "processes" not in differences or "threads" not in differences:
+        return describe_point(differences, without=group.task_names)
+    shape = f"{format_value(differences.pop('processes'))} × {format_value(differences.pop('threads'))}"
+    return f"{shape} {describe_point(differences, without=group.task_names)}".strip()
+
+
+def _describe_caution(group: Group, best: int) -> str:
+    """Describe what weakens the best figure in one sentence, or return ""."""
     record, doubts = group.records[best], []
     if group.is_disturbed[best]:
-        again = " even when repeated" if record.disturbed else ""
-        doubts.append(f"its runs were disturbed by other load{again}")
-    target = number_or_nan(record.protocol.get("target_interval"))
+        again = ", even when repeated" if record.disturbed else ""
+        doubts.append(f"other load disturbed its runs{again}")
+    target = parse_number(record.protocol.get("target_interval"))
     spread = float((group.high[best] - group.low[best]) / 2 / group.rate[best])
     if spread > target > 0:
         decimals = 1 if round(100 * spread) <= 100 * target else 0
         reached = f"{100 * spread:.{decimals}f}"
-        doubts.append(f"its interval is ±{reached} %, not the ±{100 * target:g} % asked for")
-    return f"read this figure of {task_words(group)} with care: {', and '.join(doubts)}." if doubts else ""
+        doubts.append(f"its interval is ±{reached} %, the target was ±{100 * target:g} %")
+    return f"treat with caution: {'; '.join(doubts)}." if doubts else ""
 
 
-def _sure(group: Group, i: int) -> str:
-    return "" if group.rates.num[i] > 1 else ", from a single run: nothing says how sure that is"
+def _note_single_run(group: Group, i: int) -> str:
+    return "" if group.rates.num[i] > 1 else " (a single run, no interval)"
 
 
-def _differences(group: Group, i: int, best: int) -> Mapping[str, Any]:
-    """What a point has otherwise than the best one; all of processes and threads when one of them differs."""
+def _find_differences(group: Group, i: int, best: int) -> Mapping[str, Any]:
+    """Return what differs from the best point; processes and threads always come as a pair."""
     own, other = group.points[i], group.points[best]
     differ = {name for name in group.varying if own.get(name) != other.get(name)}
     if differ & {"processes", "threads"}:
@@ -148,60 +180,59 @@ def _differences(group: Group, i: int, best: int) -> Mapping[str, Any]:
     return {name: own.get(name) for name in group.varying if name in differ}
 
 
-def _task_names(group: Group) -> list[str]:
-    return [name for name in group.varying if name.startswith("args.") or name in APART]
-
-
-def _where(group: Group, standing: Standing, i: int) -> str:
-    """On which machine, with which version, at which size: where there are several of them."""
-    words = []
-    for name in _task_names(group):
-        word = value_words(name, group.points[i].get(name))
-        words.append(f"on {word}" if name == "machine" else f"in {word}" if name == "store" else f"at {word}")
-    text = ", ".join(words)
+def _describe_location(group: Group, standing: TrialRanking, i: int) -> str:
+    """Return the machine, version or size as the start of a sentence, where there are several."""
+    phrases = []
+    for name in group.task_names:
+        value = describe_value(name, group.points[i].get(name))
+        phrases.append(f"on {value}" if name == "machine" else f"in {value}" if name == "store" else f"at {value}")
+    text = ", ".join(phrases)
     return f"{text[:1].upper()}{text[1:]}: " if text else ""
 
 
-def _between_tasks(group: Group, standing: Standing) -> Iterator[str]:
-    """How the best of machines, stores or versions compare, where nothing else keeps them apart."""
-    names = _task_names(group)
+def _compare_tasks(group: Group, standing: TrialRanking) -> Iterator[str]:
+    """Compare the best of several machines, stores or versions, where nothing else differs."""
+    names = group.task_names
     if len(standing.best) < 2 or any(name not in ("machine", "store", "version") for name in names):
         return
     ranked = sorted(standing.best.values(), key=lambda i: -group.rate[i])[:MAX_TASKS]
     first = ranked[0]
     for other in ranked[1:]:
-        a, b = ([1 / rate for rate in run_rates(group.records[i])] for i in (first, other))
+        a, b = ([1 / rate for rate in get_run_rates(group.records[i])] for i in (first, other))
         if min(len(a), len(b)) < 2:
             continue
-        found = compare_occasions(a, b, looks=looks_of(group.records[first]))
-        above, below = (point_words({n: group.points[i].get(n) for n in names}) for i in (first, other))
+        comparison = compare_occasions(a, b, looks=get_looks(group.records[first].protocol))
+        above, below = (describe_point({n: group.points[i].get(n) for n in names}) for i in (first, other))
         value = float(group.rate[first] / group.rate[other])
-        ratio = times(value)
-        if found.interval is not None and found.interval.low is not None and found.interval.high is not None:
-            ratio = times(value, min(found.interval.low, value), max(found.interval.high, value))
-        if found.verdict == "slower":
+        ratio = format_ratio(value)
+        if (
+            comparison.interval is not None
+            and comparison.interval.low is not None
+            and comparison.interval.high is not None
+        ):
+            ratio = format_ratio(value, min(comparison.interval.low, value), max(comparison.interval.high, value))
+        if comparison.verdict == "slower":
             yield f"At its best, {above} gives {ratio} the throughput of {below} at its best."
         else:
-            yield f"At their best, {above} and {below} are not told apart ({ratio})."
+            yield f"At their best, {above} and {below} show no significant difference: {ratio}."
 
 
-def _doubts(group: Group) -> Iterator[str]:
-    """What the sentences above leave out."""
+def _describe_missing_trials(group: Group) -> Iterator[str]:
+    """Yield what the other sentences leave out: single runs, failed and skipped trials."""
     single = int(np.sum((group.rates.num < 2) & ~np.isnan(group.rate)))
     if single and len(group.records) > 1 and any(group.rates.num >= 2):
-        yield f"{counted(single, 'trial')} of {len(group.records):,} had a single run and cannot be compared."
+        yield (f"{format_count(single, 'trial')} of {len(group.records):,} had a single run and cannot be compared.")
     counts = Counter(record.status for record, _ in group.unmeasured)
     if counts:
-        told = [f"{counted(num, 'trial')} {'was' if num == 1 else 'were'} {status}" if status == "skipped"
-                else f"{counted(num, 'trial')} failed" for status, num in sorted(counts.items())]  # fmt: skip
-        yield f"{listed(told)}: the reasons stand below."
+        verbs = {"failed": ("failed", "failed"), "skipped": ("was skipped", "were skipped")}
+        parts = [f"{format_count(num, 'trial')} {verbs[status][num != 1]}" for status, num in sorted(counts.items())]
+        yield f"{format_list(parts)}. The reasons are listed below."
 
 
-def summary_of(headlines: Sequence[Sequence[str]], most: int = 8) -> list[str]:
-    """The first sentences of all groups, cut where there are many groups."""
-    found = [sentence for each in headlines[:most] for sentence in each]
+def summarize_headlines(headlines: Sequence[Sequence[str]], most: int = 8) -> list[str]:
+    """Return the first sentences of all groups, cut after `most` groups."""
+    sentences = [sentence for each in headlines[:most] for sentence in each]
     left = len(headlines[most:])
     if left:
-        verb = "stands" if left == 1 else "stand"
-        found.append(f"{counted(left, 'more answer')} {verb} with the studies below.")
-    return found
+        sentences.append(f"{format_count(left, 'more answer')} below, with the studies.")
+    return sentences

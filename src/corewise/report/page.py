@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: it opens from disk and asks no network for anything."""
+"""Render a report as one self-contained HTML page that opens from disk and needs no network."""
 
 import base64
 import hashlib
@@ -10,17 +10,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from corewise.report.model import Chart, Finding, Report, StudyPart, Table
-from corewise.report.packed import Block, cut_note, packed, packed_tables
-from corewise.report.text import Ids, clean, plain_time, prose
-from corewise.report.vega_script import vega_script
-from corewise.store.aside import written_aside
+from corewise.analysis.findings.finding import Finding
+from corewise.report.packed_columns import DataBlock, add_cut_note, pack_tables, pack_value
+from corewise.report.report_model import Chart, Report, StudyPart, Table
+from corewise.report.text_blocks import IdRegistry, clean, format_time, render_prose
+from corewise.report.vega_script import build_vega_script
+from corewise.store.atomic_files import write_atomically
 
-PAGE_BYTES = 4_900_000  # the whole page, with room to spare below 5 MB
+# Upper limit of the page: 5 MB less a reserve.
+PAGE_BYTES = 4_900_000
+# The first screen shows this many answers, so that the first chart fits below them; the others are folded.
+MAX_FIRST_ANSWERS = 4
 STYLES = ("page.css", "parts.css", "print.css")
 SCRIPTS = ("basics.js", "format.js", "columns.js", "table.js", "chart.js", "live.js", "main.js")
-LEVEL_WORDS = {"problem": "Problem", "warning": "Warning", "info": "Note"}
-# Nothing may be loaded, and only the scripts written into the page may run; Vega sets styles on its marks.
+LEVEL_TITLES = {"problem": "Problem", "warning": "Warning", "info": "Note"}
+# The page loads nothing and runs only its own scripts. Vega needs inline styles for its marks.
 _POLICY = (
     "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -32,7 +36,7 @@ class _Figure:
     id: str
     number: int
     chart: Chart
-    block: Block
+    block: DataBlock
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,16 @@ class _TablePlace:
     id: str
     number: int
     table: Table
-    block: Block
+    block: DataBlock
 
 
 @dataclass(frozen=True)
 class _Answer:
+    """A headline, the cautions that qualify it, and details."""
+
     headline: str
+    cautions: Sequence[str]
     details: Sequence[str]
-    is_aside: bool  # it qualifies the headline before it
 
 
 @dataclass(frozen=True)
@@ -60,32 +66,59 @@ class _StudyPlace:
 
 
 @dataclass(frozen=True)
+class _FirstAnswer:
+    """An answer on the first screen, with a link to its study where there are several."""
+
+    answer: _Answer
+    study: _StudyPlace | None
+
+
+@dataclass(frozen=True)
 class _Contents:
+    """All parts of the page; the first figure stands below the answer, on the first screen."""
+
+    first_figure: _Figure | None
     studies: Sequence[_StudyPlace]
     machines: Sequence[_TablePlace]
     versions: Sequence[_TablePlace]
 
-    def blocks(self) -> Iterator[tuple[str, Block]]:
+    def list_first_answers(self) -> list[_FirstAnswer]:
+        """List the answers of all studies in the order of the page."""
+        several = len(self.studies) > 1
+        return [
+            _FirstAnswer(answer, study if several else None)
+            for study in self.studies
+            for answer in study.answers or (_NO_ANSWER,)
+        ]
+
+    def iterate_blocks(self) -> Iterator[tuple[str, DataBlock]]:
+        """Yield the id and the data of every chart and table."""
+        if self.first_figure is not None:
+            yield self.first_figure.id, self.first_figure.block
         for study in self.studies:
             yield from ((figure.id, figure.block) for figure in study.figures)
             yield from ((place.id, place.block) for place in study.tables)
         yield from ((place.id, place.block) for place in (*self.machines, *self.versions))
 
 
+_NO_ANSWER = _Answer("No answer yet.", (), ())
+
+
 def render_page(report: Report) -> str:
-    """The page as text: words, charts, tables, styles and scripts in one."""
-    head_script, page_script, vega = _asset("theme.js"), _assets(SCRIPTS), _vega_script()
+    """Render the page to text, with charts, tables, styles and scripts inside."""
+    head_script, page_script, vega = _read_asset("theme.js"), _read_assets(SCRIPTS), _build_vega_script()
     scripts = (head_script, page_script, vega)
-    contents = _contents(report, sum(len(script.encode()) for script in scripts))
-    page: str = _template().render(
+    contents = _build_contents(report, sum(len(script.encode()) for script in scripts))
+    page: str = _load_template().render(
         report=report,
         contents=contents,
-        first_words=_own_words(report)[0],
-        last_words=_own_words(report)[1],
-        findings=_by_gravity(report.findings),
-        level_words=LEVEL_WORDS,
-        policy=_POLICY.format(hashes=" ".join(_script_hash(script) for script in scripts)),
-        style=_assets(STYLES),
+        max_first_answers=MAX_FIRST_ANSWERS,
+        opening_sentences=_split_summary(report)[0],
+        closing_sentences=_split_summary(report)[1],
+        findings=_sort_by_severity(report.findings),
+        level_titles=LEVEL_TITLES,
+        policy=_POLICY.format(hashes=" ".join(_hash_script(script) for script in scripts)),
+        style=_read_assets(STYLES),
         head_script=head_script,
         page_script=page_script,
         vega_script=vega,
@@ -93,40 +126,49 @@ def render_page(report: Report) -> str:
     return page
 
 
+def render_answers(report: Report) -> str:
+    """Render the title and the answers as an HTML fragment without scripts, for notebooks."""
+    sentences = [str(render_prose(sentence)) for sentence in report.summary] or ["Nothing has been measured yet."]
+    listed = "".join(f"<li>{sentence}</li>" for sentence in sentences)
+    return f"<div><p><b>{render_prose(report.title)}</b></p><ul>{listed}</ul></div>"
+
+
 def write_page(report: Report, path: Path) -> None:
-    """Write the page aside, then give it its name in one step: a browser never sees half of it."""
+    """Write the page to a temporary name and rename it, so that a browser never sees half of it."""
     data = render_page(report).encode()
-    with written_aside(path) as aside:
+    with write_atomically(path) as aside:
         aside.write_bytes(data)
 
 
-def _by_gravity(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: list(LEVEL_WORDS).index(finding.level))
+def _sort_by_severity(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: list(LEVEL_TITLES).index(finding.level))
 
 
-def _contents(report: Report, script_bytes: int) -> _Contents:
-    """All charts and tables with their names, numbers and data, in the order of the page."""
-    ids = Ids()
+def _build_contents(report: Report, script_bytes: int) -> _Contents:
+    """Assign ids, numbers and data to all charts and tables, in the order of the page."""
+    ids = IdRegistry()
     figures = [
-        _Figure(ids.name("figure", chart.key), number, chart, _chart_block(chart))
+        _Figure(ids.create("figure", chart.key), number, chart, _pack_chart(chart))
         for number, chart in enumerate((chart for study in report.studies for chart in study.charts), 1)
     ]
     tables = [table for study in report.studies for table in study.tables]
     tables += [*report.machines, *report.versions]
-    taken_bytes = script_bytes + _words_bytes(report) + sum(len(figure.block.text) for figure in figures)
-    blocks = packed_tables(tables, PAGE_BYTES - taken_bytes)
+    taken_bytes = script_bytes + _estimate_text_bytes(report) + sum(len(figure.block.text) for figure in figures)
+    blocks = pack_tables(tables, PAGE_BYTES - taken_bytes)
     places = [
-        _TablePlace(ids.name("table", table.key), number, cut_note(table, made), made.block)
-        for number, (table, made) in enumerate(zip(tables, blocks, strict=True), 1)
+        _TablePlace(ids.create("table", table.key), number, add_cut_note(table, packed_table), packed_table.block)
+        for number, (table, packed_table) in enumerate(zip(tables, blocks, strict=True), 1)
     ]
     next_figures, next_places = iter(figures), iter(places)
+    first = next(iter(figures), None)
     return _Contents(
+        first_figure=first,
         studies=[
             _StudyPlace(
-                ids.name("study", study.key),
+                ids.create("study", study.key),
                 study,
-                _answers(study, report),
-                list(islice(next_figures, len(study.charts))),
+                _build_answers(study, report),
+                [figure for figure in islice(next_figures, len(study.charts)) if figure is not first],
                 list(islice(next_places, len(study.tables))),
             )
             for study in report.studies
@@ -136,52 +178,58 @@ def _contents(report: Report, script_bytes: int) -> _Contents:
     )
 
 
-def _answers(study: StudyPart, report: Report) -> list[_Answer]:
-    """The study's sentences under its headlines: the first one, and those that the summary repeats."""
-    headlines = [i for i, sentence in enumerate(study.answers) if i == 0 or sentence in report.summary]
-    ends = [*headlines[1:], len(study.answers)]
-    return [
-        _Answer(study.answers[i], study.answers[i + 1 : end], study.answers[i] in report.asides)
-        for i, end in zip(headlines, ends, strict=False)
-        if study.answers
+def _build_answers(study: StudyPart, report: Report) -> list[_Answer]:
+    """Split the study's sentences into answers: a headline starts one, if it is first or in the summary."""
+    all_cautions = set(report.asides)
+    headlines = [
+        i
+        for i, sentence in enumerate(study.answers)
+        if i == 0 or (sentence in report.summary and sentence not in all_cautions)
     ]
+    answers = []
+    for i, end in zip(headlines, [*headlines[1:], len(study.answers)], strict=True):
+        following = study.answers[i + 1 : end]
+        cautions = [sentence for sentence in following if sentence in all_cautions]
+        details = [sentence for sentence in following if sentence not in all_cautions]
+        answers.append(_Answer(study.answers[i], cautions, details))
+    return answers
 
 
-def _own_words(report: Report) -> tuple[list[str], list[str]]:
-    """The sentences of the summary that no study says: those before the studies' own, and those after."""
-    said = {sentence for study in report.studies for sentence in study.answers}
-    first = next((i for i, sentence in enumerate(report.summary) if sentence in said), len(report.summary))
+def _split_summary(report: Report) -> tuple[list[str], list[str]]:
+    """Return the summary's sentences that no study has: those before the studies' own, and those after."""
+    study_sentences = {sentence for study in report.studies for sentence in study.answers}
+    first = next((i for i, sentence in enumerate(report.summary) if sentence in study_sentences), len(report.summary))
     before, after = report.summary[:first], report.summary[first:]
-    return list(before), [sentence for sentence in after if sentence not in said]
+    return list(before), [sentence for sentence in after if sentence not in study_sentences]
 
 
-def _chart_block(chart: Chart) -> Block:
-    return packed({"title": chart.title, "alt": chart.alt, "spec": dict(chart.spec)})
+def _pack_chart(chart: Chart) -> DataBlock:
+    return pack_value({"title": chart.title, "alt": chart.alt, "spec": dict(chart.spec)})
 
 
-def _words_bytes(report: Report) -> int:
-    """About what styles and words take in HTML; only lists of points can be long."""
+def _estimate_text_bytes(report: Report) -> int:
+    """Estimate the bytes of styles and text; only lists of points can be long."""
     points = [point for study in report.studies for one in study.unmeasured for point in one.points]
     return 100_000 + sum(2 * len(point.encode(errors="replace")) + 40 for point in points)
 
 
-def _script_hash(script: str) -> str:
+def _hash_script(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (resources.files("corewise.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _assets(names: Sequence[str]) -> str:
-    return "\n".join(_asset(name) for name in names)
+def _read_assets(names: Sequence[str]) -> str:
+    return "\n".join(_read_asset(name) for name in names)
 
 
-_vega_script = cache(vega_script)
+_build_vega_script = cache(build_vega_script)
 
 
 @cache
-def _template() -> Any:
+def _load_template() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -192,6 +240,6 @@ def _template() -> Any:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    environment.filters["prose"] = prose
-    environment.filters["plain_time"] = plain_time
+    environment.filters["prose"] = render_prose
+    environment.filters["format_time"] = format_time
     return environment.get_template("page.html.j2")

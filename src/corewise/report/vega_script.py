@@ -1,49 +1,51 @@
-"""The script that draws charts in a page, made once for each version of vl-convert and kept."""
+"""The script that draws charts in a page; built once per version of vl-convert and cached."""
 
 import contextlib
 import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
-from corewise.spec.cache_folder import default_cache
-from corewise.spec.errors import UserError
-from corewise.store.aside import written_aside
+from corewise.cache_folder import find_cache_folder
+from corewise.errors import UserError
+from corewise.store.atomic_files import write_atomically
 
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 
 
-def vega_script() -> str:
-    """Vega, Vega-Lite and vega-embed as one script without imports; making it takes a second."""
+def build_vega_script() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script without imports; building takes a second."""
     try:
-        path = default_cache() / f"vega-{version('vl-convert-python')}.js"
-    except RuntimeError:  # nobody's home folder
-        return _made()
-    kept = _kept(path)
-    if kept is not None:
-        return kept
-    script = _made()
-    with contextlib.suppress(OSError, UserError):  # a folder that cannot be written costs a second each time
+        path = find_cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    # The user has no home folder.
+    except RuntimeError:
+        return _bundle_script()
+    cached = _read_cached(path)
+    if cached is not None:
+        return cached
+    script = _bundle_script()
+    # Without a writable cache folder, every page costs a second more.
+    with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_aside(path) as aside:
-            aside.write_text(f"{_digest(script)}\n{script}", encoding="utf-8", newline="")
+        with write_atomically(path) as aside:
+            aside.write_text(f"{_compute_digest(script)}\n{script}", encoding="utf-8", newline="")
     return script
 
 
-def _made() -> str:
+def _bundle_script() -> str:
     import vl_convert
 
     return vl_convert.javascript_bundle(_EXPOSED)
 
 
-def _kept(path: Path) -> str | None:
-    """The script of an earlier call, if the file is whole."""
+def _read_cached(path: Path) -> str | None:
+    """Return the script of an earlier call, or None if the file is missing or damaged."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             digest, _, script = file.read().partition("\n")
     except (OSError, ValueError):
         return None
-    return script if digest == _digest(script) else None
+    return script if digest == _compute_digest(script) else None
 
 
-def _digest(script: str) -> str:
+def _compute_digest(script: str) -> str:
     return hashlib.sha256(f"{_EXPOSED}\n{script}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""How much a machine changes its speed from one occasion to another."""
+"""Estimate how much the speed of a machine changes from one occasion to another."""
 
 import dataclasses
 import math
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corewise.stats.values import positive
-from corewise.stats.variance import components_of
+from corewise.stats.values import require_positive
+from corewise.stats.variance import compute_components
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +21,16 @@ class Drift:
 
 
 def estimate_drift(occasions: Sequence[Sequence[float]]) -> Drift:
-    """The drift seen in one thing measured on several occasions, one group of process medians for each.
+    """Estimate drift from one trial on several occasions, with one group of process medians for each.
 
-    Variance between occasions by the analysis of variance of logarithms (see `variance_components`); a ratio
-    of two occasions carries it twice. Hand `sd` and `degrees` to `compare`; A/A trials or canary loops serve.
+    The variance between occasions comes from an analysis of variance of logarithms (see
+    `estimate_variance_components`); a ratio of two occasions contains it twice. Pass `sd` and `degrees` to
+    `compare_trials`. A/A trials and canary loops are suitable data.
     """
     if len(occasions) < 2:
-        return Drift(None, 0.0, len(occasions), "drift shows only between occasions: at least 2 are needed")
-    parts = components_of([np.log(positive(values)) for values in occasions])
+        return Drift(None, 0.0, len(occasions), "drift needs at least 2 occasions")
+    parts = compute_components([np.log(require_positive(values)) for values in occasions])
     if parts.between is None:
-        reason = "one value on each occasion: drift and noise cannot be told apart"
+        reason = "one value on each occasion: drift and noise cannot be separated"
         return Drift(None, 0.0, len(occasions), reason)
     return Drift(math.sqrt(2 * parts.between), len(occasions) - 1.0, len(occasions))

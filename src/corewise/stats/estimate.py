@@ -1,4 +1,4 @@
-"""One set of values described: a number, its interval, or the reason why there is none."""
+"""Estimate the mean, median and quantiles of a set of values, with intervals or the reason for none."""
 
 import dataclasses
 import math
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corewise.stats.quantiles import t_quantile
+from corewise.stats.quantiles import compute_t_quantile
 from corewise.stats.values import (
-    error_rate,
-    finite_exp,
-    non_negative,
-    positive,
-    sample_variance,
-    shifted_mean,
+    compute_error_rate,
+    compute_finite_exp,
+    compute_sample_variance,
+    compute_shifted_mean,
+    require_non_negative,
+    require_positive,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number with its interval; without interval `low` and `high` are None and `reason` says why."""
+    """A number with its interval; without an interval `low` and `high` are None and `reason` says why."""
 
     value: float
     low: float | None
@@ -31,7 +31,7 @@ class Estimate:
 
     @property
     def relative_half_width(self) -> float | None:
-        """Half the interval's width over the value, or None where there is no interval."""
+        """Half the interval's width over the value, or None without an interval."""
         if self.low is None or self.high is None or self.value == 0:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
@@ -39,7 +39,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Quantile:
-    """A quantile, or None and the reason why these values cannot show it."""
+    """A quantile, or None and the reason why the values do not suffice."""
 
     value: float | None
     q: float
@@ -49,7 +49,10 @@ class Quantile:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """One set of values in figures; what cannot be had is None and named in `reason`."""
+    """The descriptive statistics of a set of values; missing ones are None, with a `reason`.
+
+    `margin_of_error` is half the width of the mean's interval, in the unit of the values.
+    """
 
     num: int
     confidence: float
@@ -58,42 +61,42 @@ class Description:
     standard_deviation: float | None
     coefficient_of_variation: float | None
     standard_error: float | None
-    margin_of_error: float | None  # half width of the mean's interval, in the values' unit
+    margin_of_error: float | None
     minimum: float
     maximum: float
     p99: float | None
     reason: str = ""
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """The median with its exact interval between two order statistics, free of any distribution.
+def estimate_median(values: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Estimate the median with its exact, distribution-free interval between two order statistics.
 
     Source: Le Boudec, Performance Evaluation of Computer and Communication Systems (2010), chapter 2;
-    asked for by Hoefler and Belli, SC15, rule 5. Values must be independent: for a trial's headline
-    use `process_interval`.
+    required by Hoefler and Belli, SC15, rule 5. Values must be independent: for a trial's headline use
+    `estimate_process_median`.
     """
-    array = np.sort(non_negative(values))
-    alpha, num = error_rate(confidence), array.size
+    array = np.sort(require_non_negative(values))
+    alpha, num = compute_error_rate(confidence), array.size
     value = float(np.median(array))
-    rank = _outermost_rank(num, alpha)
+    rank = _find_outermost_rank(num, alpha)
     method = "median, order statistics"
     if rank == 0:
         needed = math.ceil(1 - math.log2(alpha))
-        reason = f"{num} values cannot bound a median at {confidence:.4g}: at least {needed} are needed"
+        reason = f"{num} values give no interval of the median at {confidence:.4g}: at least {needed} are needed"
         return Estimate(value, None, None, confidence, method, num, reason)
     return Estimate(value, float(array[rank - 1]), float(array[num - rank]), confidence, method, num)
 
 
-def process_interval(process_medians: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """A trial's headline: the median of its process medians, with the interval over processes.
+def estimate_process_median(process_medians: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Estimate a trial's headline: the median of its process medians, with the interval over processes.
 
-    One value per process, never pooled steps: steps of one process share its luck (Kalibera and Jones,
-    Rigorous benchmarking in reasonable time, ISMM 2013). Student's t on logarithms, about the geometric
-    mean, works from two processes on. The interval is stretched, where needed, to hold the median shown:
+    It takes one value per process, never pooled steps, because steps of one process are correlated (Kalibera
+    and Jones, Rigorous benchmarking in reasonable time, ISMM 2013). Student's t on logarithms, around the
+    geometric mean, works from two processes on. The interval is extended, if needed, to contain the median;
     this can only raise its coverage.
     """
-    array = positive(process_medians)
-    alpha, num = error_rate(confidence), array.size
+    array = require_positive(process_medians)
+    alpha, num = compute_error_rate(confidence), array.size
     value = float(np.median(array))
     method = "median of process medians, Student t on logarithms"
     if num < 2:
@@ -102,50 +105,50 @@ def process_interval(process_medians: Sequence[float], confidence: float = 0.95)
     if array.min() == array.max():
         return Estimate(value, value, value, confidence, method, num)
     logs = np.log(array)
-    center = shifted_mean(logs)
-    half = t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(sample_variance(logs) / num)
-    low, high = finite_exp(center - half), finite_exp(center + half)
+    center = compute_shifted_mean(logs)
+    half = compute_t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(compute_sample_variance(logs) / num)
+    low, high = compute_finite_exp(center - half), compute_finite_exp(center + half)
     return Estimate(value, min(low, value), max(high, value), confidence, method, num)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """The arithmetic mean with Student's interval (Student, Biometrika 1908), for near-normal values."""
-    array = non_negative(values)
-    alpha, num = error_rate(confidence), array.size
-    value = shifted_mean(array)
+def estimate_mean(values: Sequence[float], confidence: float = 0.95) -> Estimate:
+    """Estimate the arithmetic mean of near-normal values (Student, Biometrika 1908)."""
+    array = require_non_negative(values)
+    alpha, num = compute_error_rate(confidence), array.size
+    value = compute_shifted_mean(array)
     if num < 2:
         reason = "one value shows no variation: at least 2 are needed"
         return Estimate(value, None, None, confidence, "mean, Student t", num, reason)
-    half = t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(sample_variance(array) / num)
+    half = compute_t_quantile(num - 1, 1 - alpha / 2) * math.sqrt(compute_sample_variance(array) / num)
     return Estimate(value, value - half, value + half, confidence, "mean, Student t", num)
 
 
-def quantile(values: Sequence[float], q: float) -> Quantile:
-    """The q-quantile by linear interpolation (Hyndman and Fan 1996, type 7), or the reason why not.
+def compute_quantile(values: Sequence[float], q: float) -> Quantile:
+    """Compute the q-quantile by linear interpolation (Hyndman and Fan 1996, type 7).
 
-    No value is given unless one observation is expected beyond it: the 99th percentile needs 100 values,
-    for with fewer it is the maximum under another name.
+    There is no value unless one observation is expected beyond it: the 99th percentile needs 100 values,
+    because with fewer it is practically the maximum.
     """
     if not 0.0 < q < 1.0:
         raise ValueError(f"q must lie between 0 and 1, for example 0.99, not {q!r}")
-    array = non_negative(values)
+    array = require_non_negative(values)
     needed = math.ceil(round(1 / min(q, 1 - q), 6))
     if array.size < needed:
-        reason = f"{array.size} values cannot show the {q:.6g} quantile: at least {needed} are needed"
+        reason = f"{array.size} values do not suffice for the {q:.6g} quantile: at least {needed} are needed"
         return Quantile(None, q, array.size, reason)
     return Quantile(float(np.quantile(array, q)), q, array.size)
 
 
-def describe(values: Sequence[float], confidence: float = 0.95) -> Description:
-    """The values' mean, median, spread and extremes; the standard deviation is over n - 1.
+def describe_values(values: Sequence[float], confidence: float = 0.95) -> Description:
+    """Compute mean, median, spread and extremes; the standard deviation divides by n - 1.
 
-    `standard_error` = s/√n is what theses often call margin of error; ours is that times Student's t.
+    Theses often call `standard_error` = s/√n the margin of error; here the margin is that times Student's t.
     """
-    array = non_negative(values)
+    array = require_non_negative(values)
     num = array.size
-    mean = mean_interval(values, confidence)
-    p99 = quantile(values, 0.99)
-    deviation = math.sqrt(sample_variance(array)) if num > 1 else None
+    mean = estimate_mean(values, confidence)
+    p99 = compute_quantile(values, 0.99)
+    deviation = math.sqrt(compute_sample_variance(array)) if num > 1 else None
     relative = deviation / mean.value if deviation is not None and mean.value > 0 else None
     zero_mean = "a mean of 0 has no coefficient of variation" if mean.value == 0 and num > 1 else ""
     return Description(
@@ -164,10 +167,10 @@ def describe(values: Sequence[float], confidence: float = 0.95) -> Description:
     )
 
 
-def _outermost_rank(num: int, alpha: float) -> int:
-    """The largest rank k that, from either end, misses the median with probability alpha at most; 0 if none.
+def _find_outermost_rank(num: int, alpha: float) -> int:
+    """Return the largest rank k whose interval, counted from both ends, misses the median with at most alpha.
 
-    Rank k misses it with probability 2 P(Binomial(num, 1/2) < k); counted in whole numbers, hence exact.
+    It misses with probability 2 P(Binomial(num, 1/2) < k), computed exactly in integers. 0 means none.
     """
     numerator, denominator = alpha.as_integer_ratio()
     allowed = numerator * 2 ** (num - 1) // denominator

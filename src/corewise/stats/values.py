@@ -1,4 +1,4 @@
-"""What every statistic accepts: finite numbers that a clock or a counter can give."""
+"""Check the values that every statistic accepts: finite numbers of a clock or a counter."""
 
 import math
 import sys
@@ -12,8 +12,8 @@ Values = npt.NDArray[np.float64]
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
-def non_negative(values: Sequence[float], *, min_num: int = 1) -> Values:
-    """The values as an array; ValueError if one is negative or not finite, or if there are too few."""
+def require_non_negative(values: Sequence[float], *, min_num: int = 1) -> Values:
+    """Return the values as an array, or raise ValueError if one is negative or not finite, or too few."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
         raise ValueError(f"a flat sequence of numbers is needed, not {array.ndim} dimensions")
@@ -26,31 +26,31 @@ def non_negative(values: Sequence[float], *, min_num: int = 1) -> Values:
     return array
 
 
-def positive(values: Sequence[float], *, min_num: int = 1) -> Values:
-    """The values as an array, fit for a logarithm; ValueError if one is zero, negative or not finite."""
-    array = non_negative(values, min_num=min_num)
+def require_positive(values: Sequence[float], *, min_num: int = 1) -> Values:
+    """Return the values as an array, or raise ValueError if one is not positive and finite."""
+    array = require_non_negative(values, min_num=min_num)
     if (array == 0).any():
         raise ValueError("values must be greater than zero: 0 found")
     return array
 
 
-def error_rate(confidence: float) -> float:
-    """1 - confidence; ValueError unless the confidence lies between 0 and 1."""
+def compute_error_rate(confidence: float) -> float:
+    """Return 1 - confidence, or raise ValueError unless the confidence is between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie between 0 and 1, for example 0.95, not {confidence!r}")
     return 1.0 - confidence
 
 
-def shifted_mean(values: Values) -> float:
-    """The mean, exact when all values are equal (a plain sum is not)."""
+def compute_shifted_mean(values: Values) -> float:
+    """Compute the mean; it is exact if all values are equal, unlike a plain sum."""
     return float(values[0] + (values - values[0]).mean())
 
 
-def sample_variance(values: Values) -> float:
-    """The variance over n - 1, exactly 0 when all values are equal; needs two values."""
+def compute_sample_variance(values: Values) -> float:
+    """Compute the variance over n - 1 of at least two values; exactly 0 if all values are equal."""
     return float((values - values[0]).var(ddof=1))
 
 
-def finite_exp(exponent: float) -> float:
-    """e to the exponent, held at the largest float: a record holds no infinity."""
+def compute_finite_exp(exponent: float) -> float:
+    """Compute e to the exponent, capped at the largest float, because records hold no infinity."""
     return math.exp(min(exponent, _LARGEST_EXPONENT))

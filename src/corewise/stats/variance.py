@@ -1,4 +1,4 @@
-"""How much of the noise lies between processes and how much within them."""
+"""Split the noise of a trial into variance between processes and within them."""
 
 import dataclasses
 import math
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corewise.stats.values import Values, non_negative, shifted_mean
+from corewise.stats.values import Values, compute_shifted_mean, require_non_negative
 
 
 @dataclasses.dataclass(frozen=True)
 class Components:
-    """Variances in the values' unit squared; None where the groups cannot show one, with the reason."""
+    """Variances in the squared unit of the values; None with a reason if there are too few values."""
 
     mean: float
     between: float | None
@@ -22,7 +22,7 @@ class Components:
 
     @property
     def between_share(self) -> float | None:
-        """The part of all variance that lies between processes (intraclass correlation), 0 to 1."""
+        """The share of the variance between processes (intraclass correlation), 0 to 1."""
         if self.between is None or self.within is None:
             return None
         total = self.between + self.within
@@ -31,36 +31,37 @@ class Components:
 
 @dataclasses.dataclass(frozen=True)
 class Repetitions:
-    """The number of steps each process should time, or None where no finite number is best."""
+    """The number of steps that each process should time, or None if no finite number is best."""
 
     num: int | None
     reason: str
 
 
-def variance_components(groups: Sequence[Sequence[float]]) -> Components:
-    """The variance between and within processes, one group of step times per process.
+def estimate_variance_components(groups: Sequence[Sequence[float]]) -> Components:
+    """Estimate the variance between and within processes from one group of step times per process.
 
-    One-way random-effects analysis of variance for unequal groups, a negative estimate cut to 0: Searle,
-    Casella and McCulloch, Variance Components (1992). Assumes steps independent within a process.
+    One-way random-effects analysis of variance for unequal groups, with negative estimates set to 0: Searle,
+    Casella and McCulloch, Variance Components (1992). It assumes independent steps within a process.
     """
-    return components_of([non_negative(group) for group in groups])
+    return compute_components([require_non_negative(group) for group in groups])
 
 
-def components_of(groups: Sequence[Values]) -> Components:
-    """The variance components of groups already checked, which may hold logarithms."""
+def compute_components(groups: Sequence[Values]) -> Components:
+    """Compute the variance components of checked groups, which may hold logarithms."""
     if not groups:
         raise ValueError("at least one group is needed")
     num_groups, num_values = len(groups), sum(group.size for group in groups)
     sizes = np.array([group.size for group in groups], dtype=np.float64)
-    origin = groups[0][0]  # equal values then give exactly 0
-    means = np.array([shifted_mean(group - origin) for group in groups])
+    # After this shift, equal values have a variance of exactly 0.
+    origin = groups[0][0]
+    means = np.array([compute_shifted_mean(group - origin) for group in groups])
     grand = float((sizes * means).sum() / num_values)
     mean = float(origin) + grand
     if num_values == num_groups:
-        reason = "one value in each process: variance within and between them cannot be told apart"
+        reason = "one value in each process: variance within and between them cannot be separated"
         return Components(mean, None, None, num_groups, num_values, reason)
     squares_within = sum(
-        float(((group - origin - at) ** 2).sum()) for group, at in zip(groups, means, strict=True)
+        float(((group - origin - center) ** 2).sum()) for group, center in zip(groups, means, strict=True)
     )
     within = squares_within / (num_values - num_groups)
     if num_groups < 2:
@@ -72,19 +73,19 @@ def components_of(groups: Sequence[Values]) -> Components:
     return Components(mean, between, within, num_groups, num_values)
 
 
-def repetitions_per_process(components: Components, *, step_s: float, start_s: float) -> Repetitions:
-    """The number of steps per process that gives the narrowest interval for the time spent.
+def suggest_repetitions(components: Components, *, step_s: float, start_s: float) -> Repetitions:
+    """Suggest the number of steps per process that gives the narrowest interval for the time spent.
 
-    ceil(sqrt(start cost / step cost * within / between)): Kalibera and Jones, ISMM 2013, where the
-    start cost of a process is all it spends before its first timed step.
+    It is ceil(sqrt(start cost / step cost * within / between)): Kalibera and Jones, ISMM 2013. The start cost
+    of a process is all time before its first timed step.
     """
     if not (0 < step_s < math.inf and 0 <= start_s < math.inf):
         raise ValueError(f"costs must be finite and positive, not step_s={step_s!r} and start_s={start_s!r}")
     if components.between is None or components.within is None:
         return Repetitions(None, components.reason)
     if components.within == 0:
-        return Repetitions(1, "steps within a process do not vary: one is as good as many")
+        return Repetitions(1, "steps within a process do not vary: one is enough")
     if components.between == 0:
-        return Repetitions(None, "no variance between processes was seen: more steps in any process will do")
+        return Repetitions(None, "no variance between processes: more steps in any process help equally")
     best = math.sqrt(start_s / step_s * (components.within / components.between))
     return Repetitions(max(1, math.ceil(best)), "best number of steps for the time spent")

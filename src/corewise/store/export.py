@@ -1,4 +1,4 @@
-"""A store's records as one file for other tools: JSON, CSV or Parquet."""
+"""Export the records of a store as JSON, CSV or Parquet."""
 
 import csv
 import json
@@ -9,143 +9,143 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from corewise.spec.errors import UserError, nearest
-from corewise.spec.record import Record
-from corewise.store.aside import written_aside
-from corewise.store.lines import Entry
-from corewise.store.packed import Layout, PackedMapping
-from corewise.store.parts import Damage
-from corewise.store.query import write_parquet
-from corewise.store.reader import Contents
-from corewise.store.row_texts import row_texts, samples_text, whole_row
+from corewise.errors import UserError, suggest_nearest
+from corewise.store.atomic_files import write_atomically
+from corewise.store.compact_values import MappingLayout, PackedMapping
+from corewise.store.file_parts import Damage
+from corewise.store.json_rows import build_full_row, dump_samples, iterate_row_texts
+from corewise.store.record_reader import StoreContents
+from corewise.store.sealed_lines import SealedEntry
+from corewise.store.sql_query import write_parquet
 from corewise.store.store import Store
+from corewise.study.record import Record
 
 FORMATS = ("csv", "json", "parquet")
 _CSV_FIRST = ("trial_id", "study", "status", "kind", "reason")
-_CSV_GROUPS = ("params", "metrics", "machine", "versions", "work")
-_CSV_LAST = ("started_at", "finished_at", "corewise_version", "command")
+_CSV_GROUPS = ("params", "metrics", "machine", "versions", "code_versions", "work")
+_CSV_LAST = ("started_at", "finished_at", "generation", "corewise_version", "command")
 _CSV_COUNTS = ("num_samples", "num_disturbed", "notes")
 _BUFFER_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Exported:
-    """How many records were written, and what of the store could not be read."""
+class ExportResult:
+    """The number of written records, and the damage in the store."""
 
     num_records: int
     damage: tuple[Damage, ...]
 
 
-def export_records(store: Store, fmt: str, out: Path | None) -> Exported:
-    """Write all records to a file, or to standard output when `out` is None; their number comes back."""
+def export_records(store: Store, fmt: str, out: Path | None) -> ExportResult:
+    """Write all records to a file, or to standard output if `out` is None."""
     if fmt not in FORMATS:
-        raise UserError(f"unknown format {fmt!r}: {nearest(fmt, FORMATS)}")
+        raise UserError(f"unknown format {fmt!r}: {suggest_nearest(fmt, FORMATS)}")
     if fmt == "parquet" and out is None:
-        raise UserError("parquet is not text: name a file with -o FILE")
+        raise UserError("parquet is not a text format: name a file with -o FILE")
     if fmt == "csv":
-        rows = store.contents(_csv_row)
-        with _text_file(out) as text:
+        rows = store.read_contents(_extract_csv_row)
+        with _open_text_file(out) as text:
             _write_csv(rows, text)
-        return Exported(len(rows.standing), rows.damage)
+        return ExportResult(len(rows.records), rows.damage)
     if fmt == "json":
-        samples = store.contents(samples_text)
+        samples = store.read_contents(dump_samples)
         if out is None:
             _write_json_text(samples, sys.stdout)
         else:
-            with written_aside(out) as path, open(path, "wb", buffering=_BUFFER_BYTES) as file:
+            with write_atomically(out) as path, open(path, "wb", buffering=_BUFFER_BYTES) as file:
                 _write_json(samples, file)
-        return Exported(len(samples.standing), samples.damage)
+        return ExportResult(len(samples.records), samples.damage)
     assert out is not None
-    with written_aside(out) as path:
-        return Exported(*write_parquet(store, path))
+    with write_atomically(out) as path:
+        return ExportResult(*write_parquet(store, path))
 
 
 @contextmanager
-def _text_file(out: Path | None) -> Iterator[TextIO]:
+def _open_text_file(out: Path | None) -> Iterator[TextIO]:
     if out is None:
         yield sys.stdout
         return
-    with written_aside(out) as path, open(path, "w", _BUFFER_BYTES, "utf-8", "backslashreplace", "") as file:
+    with write_atomically(out) as path, open(path, "w", _BUFFER_BYTES, "utf-8", "backslashreplace", "") as file:
         yield file
 
 
-def _write_json(samples: Contents[bytes | None], file: BinaryIO) -> None:
-    """A list with one record a line."""
+def _write_json(samples: StoreContents[bytes | None], file: BinaryIO) -> None:
+    """Write a JSON list with one record per line."""
     file.write(b"[")
-    for i, text in enumerate(_texts(samples)):
+    for i, text in enumerate(_iterate_texts(samples)):
         file.write(b",\n" if i else b"\n")
         file.write(text)
     file.write(b"\n]\n")
 
 
-def _write_json_text(samples: Contents[bytes | None], file: TextIO) -> None:
-    """The same for a stream of text, in ASCII where it knows no better."""
+def _write_json_text(samples: StoreContents[bytes | None], file: TextIO) -> None:
+    """Write a JSON list to a text stream, in ASCII if its encoding is not UTF."""
     ascii_only = not (file.encoding or "").lower().startswith("utf")
     file.write("[")
-    for i, text in enumerate(_texts(samples)):
-        told = text.decode()
-        if ascii_only and not told.isascii():
-            told = json.dumps(json.loads(told), separators=(",", ":"))
-        file.write((",\n" if i else "\n") + told)
+    for i, text in enumerate(_iterate_texts(samples)):
+        decoded = text.decode()
+        if ascii_only and not decoded.isascii():
+            decoded = json.dumps(json.loads(decoded), separators=(",", ":"))
+        file.write((",\n" if i else "\n") + decoded)
     file.write("\n]\n")
 
 
-def _texts(samples: Contents[bytes | None]) -> Iterator[bytes]:
-    return row_texts(((found.place, found.kept) for found in samples.standing), whole_row)
+def _iterate_texts(samples: StoreContents[bytes | None]) -> Iterator[bytes]:
+    return iterate_row_texts(((record.place, record.value) for record in samples.records), build_full_row)
 
 
 class _CsvRow(NamedTuple):
-    """What a CSV row needs of a record."""
+    """The values of a record that a CSV row needs."""
 
     first: tuple[Any, ...]
     groups: tuple[PackedMapping, ...]
     last: tuple[Any, ...]
 
 
-def _csv_row(record: Record, entry: Entry) -> _CsvRow:
+def _extract_csv_row(record: Record, entry: SealedEntry) -> _CsvRow:
     counts = (len(record.samples_s), len(record.disturbed), "; ".join(record.notes))
     return _CsvRow(
         tuple([sys.intern(getattr(record, name)) for name in _CSV_FIRST]),
-        tuple([PackedMapping.of(getattr(record, group)) for group in _CSV_GROUPS]),
+        tuple([PackedMapping.from_mapping(getattr(record, group)) for group in _CSV_GROUPS]),
         (*(getattr(record, name) for name in _CSV_LAST), *counts),
     )
 
 
-def _write_csv(rows: Contents[_CsvRow], file: TextIO) -> None:
-    """One row a record; a column for each parameter and metric, named as in the JSON: `params.threads`."""
+def _write_csv(rows: StoreContents[_CsvRow], file: TextIO) -> None:
+    """Write one row per record; columns are named as in JSON, for example `params.threads`."""
     columns = [
-        tuple(dict.fromkeys(name for layout in _layouts(rows, i) for name in layout.names))
+        tuple(dict.fromkeys(name for layout in _list_layouts(rows, i) for name in layout.names))
         for i in range(len(_CSV_GROUPS))
     ]
     named = [f"{group}.{name}" for group, names in zip(_CSV_GROUPS, columns, strict=True) for name in names]
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([_cell(name) for name in (*_CSV_FIRST, *named, *_CSV_LAST, *_CSV_COUNTS)])
+    writer.writerow([_format_cell(name) for name in (*_CSV_FIRST, *named, *_CSV_LAST, *_CSV_COUNTS)])
     texts = _Cells()
-    for found in rows.standing:
-        first, groups, last = found.kept
-        cells = [*map(_cell, first)]
+    for record in rows.records:
+        first, groups, last = record.value
+        cells = [*map(_format_cell, first)]
         for mapping, names in zip(groups, columns, strict=True):
             values = mapping.values_in_order if mapping.layout.names == names else map(mapping.get, names)
-            cells += [v if type(v) is float else texts[v] if type(v) is str else _cell(v) for v in values]
-        writer.writerow([*cells, *map(_cell, last)])
+            cells += [v if type(v) is float else texts[v] if type(v) is str else _format_cell(v) for v in values]
+        writer.writerow([*cells, *map(_format_cell, last)])
 
 
-def _layouts(rows: Contents[_CsvRow], group: int) -> dict[Layout, None]:
-    """The layouts of a group, in the order of the rows."""
-    return dict.fromkeys(found.kept.groups[group].layout for found in rows.standing)
+def _list_layouts(rows: StoreContents[_CsvRow], group: int) -> dict[MappingLayout, None]:
+    """Return the layouts of a group in the order of the rows."""
+    return dict.fromkeys(record.value.groups[group].layout for record in rows.records)
 
 
 class _Cells(dict[str, str]):
-    """The cells of texts that come back again and again."""
+    """A cache of formatted cells, because most texts occur many times."""
 
     def __missing__(self, text: str) -> str:
-        cell: str = _cell(text)
+        cell: str = _format_cell(text)
         self[text] = cell
         return cell
 
 
-def _cell(value: Any) -> Any:
-    """A value for a CSV cell; text that a spreadsheet would run as a formula gets a quote before it."""
+def _format_cell(value: Any) -> Any:
+    """Format a CSV cell; a quote precedes text that a spreadsheet would run as a formula."""
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value
     if not isinstance(value, str):

@@ -5,31 +5,31 @@ set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd -P)
 wanted='@PYTHON@'
 
-version_of() {
+read_version() {
   "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo none
 }
 
 if [ -n "${PYTHON:-}" ]; then
-  found=$(version_of "$PYTHON")
+  found=$(read_version "$PYTHON")
   if [ "$found" = none ]; then
     echo "install.sh: PYTHON=$PYTHON does not run; name a Python $wanted" >&2
     exit 2
   fi
   if [ "$found" != "$wanted" ]; then
-    echo "install.sh: this bundle is for Python $wanted, and $PYTHON is Python $found." >&2
+    echo "install.sh: this bundle is for Python $wanted, but $PYTHON is Python $found." >&2
     echo "Name another (PYTHON=python$wanted sh install.sh), or make a bundle for it: corewise bundle --python $found" >&2
     exit 2
   fi
 else
   # An active module or environment comes first on PATH as python3.
   for name in python3 "python$wanted" python; do
-    if [ "$(version_of "$name")" = "$wanted" ]; then
+    if [ "$(read_version "$name")" = "$wanted" ]; then
       PYTHON=$name
       break
     fi
   done
   if [ -z "${PYTHON:-}" ]; then
-    echo "install.sh: this bundle is for Python $wanted, and python3 here is $(version_of python3)." >&2
+    echo "install.sh: this bundle is for Python $wanted, but python3 here is $(read_version python3)." >&2
     echo "Load a module, or name one: PYTHON=/path/to/python$wanted sh install.sh" >&2
     exit 2
   fi

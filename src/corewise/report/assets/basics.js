@@ -1,4 +1,4 @@
-// What every part uses: making elements from values (never from markup), reading data blocks, copying, saving.
+// Shared helpers: create elements from values (never from markup), read data blocks, copy, save.
 "use strict";
 window.corewiseState = { tables: {}, open: {} };
 
@@ -13,7 +13,7 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
-function bytesOf(base64) {
+function decodeBase64(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
 }
@@ -21,20 +21,21 @@ function bytesOf(base64) {
 async function readBlock(id) {
   const block = document.getElementById(`${id}-data`);
   if (block.dataset.encoding === "json") return JSON.parse(block.textContent);
-  if (!window.DecompressionStream) throw new Error("this browser is too old to unpack the data: any of 2023 or later can");
-  const stream = new Blob([bytesOf(block.textContent)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  if (!window.DecompressionStream) throw new Error("this browser cannot unpack the data; use a browser of 2023 or later");
+  const stream = new Blob([decodeBase64(block.textContent)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
 
-function say(words) {
-  document.getElementById("said").textContent = words;
+function announce(text) {
+  document.getElementById("announcements").textContent = text;
 }
 
 async function copyText(text, button) {
   let done = true;
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // not allowed here: the older way needs a selection
+  } catch {
+    // Without clipboard permission, the older method copies a selection.
     const area = make("textarea", { class: "unseen" });
     area.value = text;
     document.body.append(area);
@@ -46,7 +47,7 @@ async function copyText(text, button) {
   const label = button.dataset.label || button.textContent;
   button.dataset.label = label;
   button.textContent = done ? "Copied" : "Not copied";
-  say(button.textContent);
+  announce(button.textContent);
   setTimeout(() => { button.textContent = label; }, 1500);
 }
 
@@ -58,7 +59,7 @@ function saveFile(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-function after(wait_ms, action) {
+function debounce(wait_ms, action) {
   let timer = 0;
   return (...values) => {
     clearTimeout(timer);

@@ -1,11 +1,17 @@
-// Charts: a Vega-Lite specification drawn as SVG in the page's colours, which follow the theme without redrawing.
+// Draws Vega-Lite specifications as SVG in the page's colours, which follow the theme without redrawing.
 "use strict";
 const NARROW_PX = 560;
-const PRINTED_PX = 680; // what A4 and Letter leave between their margins
-const LETTER_PX = 6.6; // of a label, on average
+// The printable width of A4 and Letter.
+const PRINTED_PX = 680;
+// The average width of a character in a label.
+const CHARACTER_PX = 6.6;
+// The height of axes and legend around the plot, and how far the first chart may shrink.
+const AROUND_PLOT_PX = 115;
+const SHORTEST_PX = 180;
+const SHRINK_LIMIT = 0.6;
 const FONT = getComputedStyle(document.documentElement).fontFamily;
-// Colours that specifications name, and the page's own for them, which differ in the light and in the dark.
-// Black and white stay: they are written on coloured cells.
+// Maps the colours of specifications to the page's variables, which differ in the light and dark theme.
+// Black and white stay, because text on coloured cells uses them.
 const PAGE_COLOURS = {
   "#888888": "--ink-soft", "#999999": "--grey", "#222222": "--ink", "#fefefe": "--paper",
   "#0072b2": "--blue", "#d55e00": "--vermillion", "#009e73": "--green", "#cc79a7": "--purple",
@@ -15,13 +21,13 @@ const CATEGORIES = ["--blue", "--vermillion", "--green", "--purple", "--orange",
 
 function themeConfig(narrow) {
   const [ink, faint, rule, grid] = ["var(--ink)", "var(--ink-soft)", "var(--rule)", "var(--grid)"];
-  const words = { labelColor: faint, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 };
+  const text = { labelColor: faint, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 };
   return {
     background: "transparent", font: FONT, aria: false,
     view: { stroke: "transparent" },
-    axis: { ...words, gridColor: grid, domainColor: rule, tickColor: rule, labelLimit: narrow ? 90 : 220 },
-    legend: { ...words, ...(narrow ? { orient: "top", direction: "horizontal" } : {}) },
-    header: words,
+    axis: { ...text, gridColor: grid, domainColor: rule, tickColor: rule, labelLimit: narrow ? 90 : 220 },
+    legend: { ...text, ...(narrow ? { orient: "top", direction: "horizontal" } : {}) },
+    header: text,
     title: { color: ink, subtitleColor: faint, fontSize: 13, anchor: "start" },
     style: { "guide-label": { fill: faint }, "guide-title": { fill: ink }, "group-title": { fill: ink } },
   };
@@ -32,39 +38,39 @@ const DEFAULTS = {
   range: { category: CATEGORIES.map((name) => `var(${name})`) },
 };
 
-function merged(low, high) {
+function merge(low, high) {
   const isGroup = (value) => value && typeof value === "object" && !Array.isArray(value);
   const result = { ...low };
   for (const [key, value] of Object.entries(high || {})) {
-    result[key] = isGroup(value) && isGroup(result[key]) ? merged(result[key], value) : value;
+    result[key] = isGroup(value) && isGroup(result[key]) ? merge(result[key], value) : value;
   }
   return result;
 }
 
-// The specification with the colours it names as the page's variables; its data are left alone.
-function inPageColours(value, key) {
+// Replaces the colours of a specification by the page's variables; data stay unchanged.
+function usePageColours(value, key) {
   if (key === "values" || key === "datasets") return value;
   if (typeof value === "string") {
     const name = PAGE_COLOURS[value.toLowerCase()];
     return name ? `var(${name})` : value;
   }
-  if (Array.isArray(value)) return value.map((item) => inPageColours(item));
+  if (Array.isArray(value)) return value.map((item) => usePageColours(item));
   if (!value || typeof value !== "object") return value;
-  return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, inPageColours(item, name)]));
+  return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, usePageColours(item, name)]));
 }
 
-// Labels no longer, and legends with no more columns, than there is room for, as far as they are known.
-function withFittingLabels(value, width_px) {
-  if (Array.isArray(value)) return value.map((item) => withFittingLabels(item, width_px));
+// Limits the length of labels and the columns of legends to the available width.
+function fitLabels(value, width_px) {
+  if (Array.isArray(value)) return value.map((item) => fitLabels(item, width_px));
   if (!value || typeof value !== "object") return value;
   const result = {};
   for (const [key, item] of Object.entries(value)) {
-    result[key] = key === "values" || key === "datasets" ? item : withFittingLabels(item, width_px);
+    result[key] = key === "values" || key === "datasets" ? item : fitLabels(item, width_px);
   }
   if (value.axis && value.axis.labelLimit) result.axis = { ...result.axis, labelLimit: Math.min(value.axis.labelLimit, 0.35 * width_px) };
   const labels = value.field && value.legend !== null && value.scale && value.scale.domain;
   if (!Array.isArray(labels) || !labels.every((label) => typeof label === "string")) return result;
-  const label_px = 40 + LETTER_PX * Math.min(34, Math.max(...labels.map((label) => label.length)));
+  const label_px = 40 + CHARACTER_PX * Math.min(34, Math.max(...labels.map((label) => label.length)));
   const columns = Math.max(1, Math.floor((width_px - 60) / label_px));
   const asked = (value.legend || {}).columns || (width_px < NARROW_PX ? labels.length : columns);
   const limit_px = Math.min((value.legend || {}).labelLimit || 240, width_px - 90);
@@ -72,8 +78,8 @@ function withFittingLabels(value, width_px) {
   return result;
 }
 
-// The specification made to fit the width: one view fills it, several stand beside or below each other.
-function fitted(spec, width_px) {
+// Fits the specification to the width: one view fills it, several views wrap.
+function fitToWidth(spec, width_px) {
   const result = { ...spec };
   const encoding = spec.encoding || {};
   const several = spec.facet || spec.concat || spec.hconcat || spec.vconcat || spec.repeat || encoding.facet || encoding.row || encoding.column;
@@ -95,6 +101,13 @@ function fitted(spec, width_px) {
   return result;
 }
 
+// Shrinks the first chart, within limits, so that answer and chart fit on the first screen.
+function computeFirstHeight(height_px, drawing) {
+  const top_px = drawing.getBoundingClientRect().top + scrollY;
+  const room_px = innerHeight - top_px - AROUND_PLOT_PX;
+  return Math.round(Math.min(height_px, Math.max(room_px, SHORTEST_PX, SHRINK_LIMIT * height_px)));
+}
+
 class ChartView {
   constructor(figure, data) {
     this.figure = figure;
@@ -102,7 +115,7 @@ class ChartView {
     this.drawing = figure.querySelector(".drawing");
     this.view = null;
     this.width_px = 0;
-    const redraw = after(200, () => {
+    const redraw = debounce(200, () => {
       const width_px = this.drawing.clientWidth;
       const turned = (width_px < NARROW_PX) !== (this.width_px < NARROW_PX);
       if (this.view && width_px && (turned || (!this.filling && Math.abs(width_px - this.width_px) > 40))) this.draw();
@@ -113,10 +126,11 @@ class ChartView {
   async draw() {
     this.width_px = this.drawing.clientWidth || 700;
     const narrow = this.width_px < NARROW_PX;
-    const spec = fitted(withFittingLabels(inPageColours(this.data.spec), this.width_px), this.width_px);
+    const spec = fitToWidth(fitLabels(usePageColours(this.data.spec), this.width_px), this.width_px);
     this.filling = spec.width === "container";
+    if (this.figure.closest(".answer") && typeof spec.height === "number" && !narrow) spec.height = computeFirstHeight(spec.height, this.drawing);
     if (spec.title === this.data.title) delete spec.title;
-    spec.config = merged(merged(DEFAULTS, spec.config), themeConfig(narrow));
+    spec.config = merge(merge(DEFAULTS, spec.config), themeConfig(narrow));
     const place = make("div", { class: this.filling ? "fill" : "own" });
     this.drawing.replaceChildren(place);
     const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: showTooltip, hover: false };
@@ -126,7 +140,7 @@ class ChartView {
     this.figure.dataset.drawn = "yes";
   }
 
-  // Drawn anew at the width of a sheet: a picture made for a screen would shrink its words with it.
+  // Redraws at the width of a sheet; shrinking the screen version would shrink its text as well.
   beforePrint() {
     if (this.filling && this.view) this.view.signal("width", PRINTED_PX).run();
   }
@@ -140,7 +154,7 @@ class ChartView {
     this.figure.dataset.drawn = "failed";
   }
 
-  // SVG in light colours with nothing left to look up, for papers and slides.
+  // Returns SVG in light colours without CSS variables, for papers and slides.
   async svgText() {
     const text = await this.view.toSVG();
     const root = document.documentElement;
@@ -152,9 +166,9 @@ class ChartView {
     return resolved;
   }
 
-  async save(kind) {
+  async save(format) {
     const svg = new Blob([await this.svgText()], { type: "image/svg+xml" });
-    if (kind === "svg") return saveFile(`${this.figure.id}.svg`, svg);
+    if (format === "svg") return saveFile(`${this.figure.id}.svg`, svg);
     const image = new Image();
     const url = URL.createObjectURL(svg);
     await new Promise((done, fail) => { Object.assign(image, { onload: done, onerror: fail, src: url }); });
@@ -167,20 +181,20 @@ class ChartView {
     return canvas.toBlob((blob) => saveFile(`${this.figure.id}.png`, blob));
   }
 
-  // The rows behind the chart, one table for each set of data in it.
+  // Shows the data of the chart, one table per data set.
   showRows(place) {
-    const sets = dataSets(this.data.spec);
-    if (!sets.length) place.textContent = "This chart has no rows of its own.";
+    const sets = findDataSets(this.data.spec);
+    if (!sets.length) place.textContent = "This chart has no data.";
     sets.forEach((rows, i) => {
       const part = make("div", { class: "grid" });
       place.append(part);
       const title = sets.length > 1 ? `${this.data.title}, data ${i + 1}` : `${this.data.title}, data`;
-      new TableView(`${this.figure.id}-rows-${i}`, title, tableOf(rows, titlesIn(this.data.spec)), part);
+      new TableView(`${this.figure.id}-rows-${i}`, title, buildTable(rows, collectTitles(this.data.spec)), part);
     });
   }
 }
 
-function dataSets(spec) {
+function findDataSets(spec) {
   const found = [];
   (function walk(value) {
     if (!value || typeof value !== "object") return;
@@ -193,7 +207,7 @@ function dataSets(spec) {
   return found.filter((rows) => rows.length && typeof rows[0] === "object");
 }
 
-function titlesIn(spec) {
+function collectTitles(spec) {
   const titles = {};
   (function walk(value, key) {
     if (!value || typeof value !== "object" || key === "datasets" || key === "values") return;
@@ -203,16 +217,16 @@ function titlesIn(spec) {
   return titles;
 }
 
-function tableOf(rows, titles) {
+function buildTable(rows, titles) {
   const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   const cell = (value) => (value && typeof value === "object" ? JSON.stringify(value) : value === undefined ? null : value);
   const values = keys.map((key) => rows.map((row) => cell(row[key])));
-  const kind = (column) => (column.every((value) => value === null || typeof value === "number") ? "number" : "text");
-  const columns = keys.map((key, i) => ({ key, title: titles[key] || key, kind: kind(values[i]), unit: "", hint: "" }));
+  const chooseFormat = (column) => (column.every((value) => value === null || typeof value === "number") ? "number" : "text");
+  const columns = keys.map((key, i) => ({ key, title: titles[key] || key, kind: chooseFormat(values[i]), unit: "", hint: "" }));
   return { columns, values, num_rows: rows.length, best: [] };
 }
 
-// Shows a mark's values beside the pointer, as text and never as markup.
+// Shows a mark's values next to the pointer, as text and never as markup.
 function showTooltip(_, event, item, value) {
   const box = document.getElementById("tooltip") || document.body.appendChild(make("div", { id: "tooltip", "aria-hidden": "true" }));
   if (value === null || value === undefined || value === "") {

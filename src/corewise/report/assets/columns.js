@@ -1,14 +1,15 @@
-// One column of a table: its values, their texts, their order and a test from what a reader typed.
+// One column of a table: values, displayed texts, sort order, and the filter that a reader typed.
 "use strict";
 const NUMERIC = new Set(["number", "percent", "bytes", "seconds"]);
 const NATURAL = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
-const MANY_DISTINCT = 5000; // above it, sorting by the rules of a language takes too long to wait for
+// With more distinct texts than this, language-aware sorting takes too long.
+const MANY_DISTINCT = 5000;
 const COMPARISONS = {
   ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b,
   "=": (a, b) => a === b, "!=": (a, b) => a !== b,
 };
 
-class Column {
+class ColumnView {
   constructor(meta, packed) {
     this.meta = meta;
     this.numeric = NUMERIC.has(meta.kind);
@@ -16,7 +17,7 @@ class Column {
     this.values = packed.distinct ? packed.places : packed;
     const distinct = this.distinct || this.values;
     const numbers = this.numeric ? distinct.filter((value) => typeof value === "number") : [];
-    this.format = this.numeric ? numberFormat(meta, numbers) : { unit: meta.kind === "time" ? "UTC" : meta.unit, size: 1 };
+    this.format = this.numeric ? chooseNumberFormat(meta, numbers) : { unit: meta.kind === "time" ? "UTC" : meta.unit, size: 1 };
     this.ranks = null;
   }
 
@@ -36,7 +37,7 @@ class Column {
     if (value === null || value === undefined) return MISSING;
     if (typeof value === "boolean") return value ? "yes" : "no";
     if (typeof value === "number" && this.numeric) return this.format.show(value);
-    return this.meta.kind === "time" ? shownTime(value) : String(value);
+    return this.meta.kind === "time" ? formatTime(value) : String(value);
   }
 
   text(row) {
@@ -46,26 +47,26 @@ class Column {
     return typeof high === "number" ? `${text}–${this.format.show(high)}` : text;
   }
 
-  // Numbers that sort as the values do; NaN where there is none.
+  // Numbers that sort like the values; NaN where a value is missing.
   sortRanks() {
     if (this.ranks) return this.ranks;
     const distinct = this.distinct || [...new Set(this.values)];
     const rankOf = new Map(distinct.map((value) => [value, typeof value === "number" ? value : NaN]));
-    const words = distinct.filter((value) => typeof value === "string" || typeof value === "boolean");
-    if (words.length && !this.numeric) {
-      const texts = distinct.filter((value) => value !== null).map((value) => [value, this.textOf(value)]);
-      const order = texts.length > MANY_DISTINCT
+    const texts = distinct.filter((value) => typeof value === "string" || typeof value === "boolean");
+    if (texts.length && !this.numeric) {
+      const pairs = distinct.filter((value) => value !== null).map((value) => [value, this.textOf(value)]);
+      const order = pairs.length > MANY_DISTINCT
         ? (a, b) => (a[1] < b[1] ? -1 : Number(a[1] > b[1]))
         : (a, b) => NATURAL.compare(a[1], b[1]);
-      texts.sort(order).forEach(([value], place) => rankOf.set(value, place));
-    } else if (words.length) {
+      pairs.sort(order).forEach(([value], place) => rankOf.set(value, place));
+    } else if (texts.length) {
       rankOf.set("∞", Infinity).set("-∞", -Infinity);
     }
     this.ranks = Float64Array.from(this.values, (_, row) => rankOf.get(this.value(row)));
     return this.ranks;
   }
 
-  // A test of a row; null when nothing is asked, undefined when it cannot be understood.
+  // A test of a row; null for an empty filter, undefined for one that cannot be parsed.
   test(typed) {
     const text = typed.trim();
     if (!text) return null;
@@ -88,7 +89,8 @@ class Column {
   numberTest(sign, wanted) {
     if (Number.isNaN(wanted)) return undefined;
     const isWanted = COMPARISONS[sign];
-    if (sign.endsWith("=") && sign.length < 3 && sign !== ">=" && sign !== "<=") { // as shown, not to the last digit
+    // Equality compares the displayed text, not the last digit.
+    if (sign.endsWith("=") && sign.length < 3 && sign !== ">=" && sign !== "<=") {
       const shown = this.textOf(wanted * this.format.size);
       return (row) => isWanted(this.text(row), shown);
     }
@@ -105,8 +107,8 @@ function readNumber(text) {
   return !/\d/.test(text) ? NaN : Number(text.replace(/,/g, "").replace(/\s*[%a-zµ/]+$/i, ""));
 }
 
-// The columns to show: the low end of an interval takes its high end along.
-function joinedIntervals(columns) {
+// The columns to show: the two ends of an interval share one column.
+function joinIntervals(columns) {
   for (const column of columns) {
     column.high = column.meta.upto ? columns.find(({ meta }) => meta.key === column.meta.upto) : null;
   }
@@ -114,8 +116,8 @@ function joinedIntervals(columns) {
   return columns.filter((column) => !joined.has(column));
 }
 
-// Row numbers in the order of a column, +1 or -1; rows without a value come last, ties keep their order.
-function sortedRows(rows, column, direction) {
+// Sorts row numbers by a column, ascending (+1) or descending (-1); missing values come last, ties keep their order.
+function sortRows(rows, column, direction) {
   const ranks = column.sortRanks();
   return rows.slice().sort((a, b) => {
     const [x, y] = [ranks[a], ranks[b]];

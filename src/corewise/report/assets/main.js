@@ -1,7 +1,8 @@
-// Starts the page: what is near the reader first, the rest when there is time, all of it before printing.
+// Starts the page: visible parts first, the rest when idle, everything before printing.
 "use strict";
 const VERY_LONG_TEXT = 900;
-const parts = new Map(); // element -> { started: promise, view }
+// Maps an element to { started: promise, view }.
+const parts = new Map();
 
 function startTable(section) {
   return readBlock(section.id).then((data) => new TableView(section.id, section.querySelector("h3").textContent, data, section.querySelector(".grid")));
@@ -56,26 +57,28 @@ async function startAll() {
 function addCopyButtons() {
   for (const code of document.querySelectorAll("main code")) {
     const text = code.textContent;
-    if (!/\s/.test(text.trim())) continue; // a lone word is no command
+    // A single word is not a command.
+    if (!/\s/.test(text.trim())) continue;
     const button = make("button", { type: "button", class: "copy", "aria-label": `Copy ${text}`, onclick: () => copyText(text, button) }, "Copy");
     code.after(" ", button);
   }
 }
 
-// Very long words of a study or an error are cut, with a button for the rest.
+// Cuts very long texts and adds a button that shows the rest.
 function clampLongText() {
   for (const element of document.querySelectorAll("main :is(p, li, dd, h1, h2, h3, figcaption, .reason)")) {
     if (element.textContent.length < VERY_LONG_TEXT || element.querySelector("p, li, dd")) continue;
-    const words = make("span", { class: "clamped" });
-    words.append(...element.childNodes);
+    const content = make("span", { class: "clamped" });
+    content.append(...element.childNodes);
     const button = make("button", { type: "button", class: "more", "aria-expanded": "false" }, "Show all");
     button.addEventListener("click", (event) => {
-      event.preventDefault(); // in a summary it would fold the part, too
-      const open = !words.classList.toggle("clamped");
+      // In a summary, the click would also fold the part.
+      event.preventDefault();
+      const open = !content.classList.toggle("clamped");
       button.setAttribute("aria-expanded", String(open));
       button.textContent = open ? "Show less" : "Show all";
     });
-    element.append(words, button);
+    element.append(content, button);
   }
 }
 
@@ -109,20 +112,20 @@ function startPrinting() {
   });
 }
 
-// The contents stay open beside the text where there is room, and are folded away on a phone.
+// Keeps the contents open where there is room, and folds them on a phone.
 function startContents() {
   const contents = document.getElementById("contents");
   if (!("contents" in window.corewiseState.open)) contents.open = matchMedia("(min-width: 80rem)").matches;
   const links = new Map([...contents.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
   const near = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) links.get(target.id).classList.toggle("here", isIntersecting);
-    showInList(contents.parentElement, [...contents.querySelectorAll("a.here")].pop());
+    scrollListTo(contents.parentElement, [...contents.querySelectorAll("a.here")].pop());
   }, { rootMargin: "-15% 0px -70% 0px" });
   links.forEach((_, id) => near.observe(document.getElementById(id)));
 }
 
-// The list beside the text follows the reader; the page itself is not moved.
-function showInList(list, link) {
+// Scrolls the list of contents along with the reader, without moving the page.
+function scrollListTo(list, link) {
   if (!link || list.scrollHeight <= list.clientHeight || list.matches(":hover, :focus-within")) return;
   const [box, own] = [list.getBoundingClientRect(), link.getBoundingClientRect()];
   const margin_px = box.height / 6;
@@ -141,13 +144,14 @@ function startPage() {
   clampLongText();
   startLive();
   addEventListener("pagehide", saveState);
-  const keepPlace = keptPlace();
+  const keepPlace = createPlaceKeeper();
   startParts([...document.querySelectorAll("[data-table]")], keepPlace);
   const drawCharts = () => {
     startParts([...document.querySelectorAll("[data-chart]")], keepPlace);
     document.documentElement.classList.add("ready");
   };
-  if (document.readyState === "loading") addEventListener("DOMContentLoaded", drawCharts); // Vega is in by then
+  // Vega is loaded by DOMContentLoaded.
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", drawCharts);
   else drawCharts();
 }
 

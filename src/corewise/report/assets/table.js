@@ -1,20 +1,23 @@
-// A table that sorts, filters, turns pages and saves what it shows; rows are drawn a page at a time.
+// A table with sorting, filters, pages and export; it draws one page of rows at a time.
 "use strict";
-const SMALL_TABLE = 4; // so few rows need no filter
-const SMALL_LIST = 12; // nor do so many without numbers, such as the facts of a machine
+// Tables with at most this many rows have no filter; tables without numbers need one later.
+const SMALL_TABLE = 4;
+const SMALL_LIST = 12;
 const PAGE_SIZES = [25, 100, 500];
 const PRINTED_ROWS = 1000;
-const UNCUT_ROWS = 15; // so few stay on one sheet
-const SHORT_TEXT = 28; // stays in one line
-const LONG_TEXT = 140; // is cut, with a button for the rest
+// Tables with at most this many rows are not split between printed sheets.
+const UNCUT_ROWS = 15;
+// Characters: shorter texts stay on one line, longer ones are cut with a button for the rest.
+const SHORT_TEXT = 28;
+const LONG_TEXT = 140;
 const SORT_MARKS = { none: "↕", ascending: "▲", descending: "▼" };
 
 class TableView {
   constructor(id, title, data, place) {
     this.id = id;
     this.title = title;
-    this.allColumns = data.columns.map((meta, i) => new Column(meta, data.values[i]));
-    this.columns = joinedIntervals(this.allColumns);
+    this.allColumns = data.columns.map((meta, i) => new ColumnView(meta, data.values[i]));
+    this.columns = joinIntervals(this.allColumns);
     this.numRows = data.num_rows;
     this.best = new Set(data.best);
     this.state = window.corewiseState.tables[id] ||= {
@@ -47,7 +50,8 @@ class TableView {
     const [controls, pager, legend, hints] = [this.controls(), this.pager(), this.legend(), this.hints()];
     const order = this.small ? [this.scroller, legend, controls, hints] : [controls, this.scroller, pager, legend, hints];
     place.replaceChildren(...order.filter(Boolean));
-    new ResizeObserver(() => { // what scrolls must be reachable by keyboard
+    // A scrollable table must be reachable by keyboard.
+    new ResizeObserver(() => {
       if (this.scroller.scrollWidth > this.scroller.clientWidth) this.scroller.tabIndex = 0;
       else this.scroller.removeAttribute("tabindex");
     }).observe(this.scroller);
@@ -75,7 +79,7 @@ class TableView {
     const input = make("input", { type: "text", id: `${this.id}-filter-${i}`, size: 6, autocomplete: "off", spellcheck: "false",
       "aria-label": `Filter ${column.heading}`, placeholder: column.numeric ? ">10, 2..8" : "contains" });
     input.value = this.state.typed[i] || "";
-    input.addEventListener("input", after(120, () => {
+    input.addEventListener("input", debounce(120, () => {
       this.state.typed[i] = input.value;
       this.changed();
     }));
@@ -88,7 +92,7 @@ class TableView {
     if (this.small) return make("div", { class: "controls" }, copy, save);
     const input = make("input", { type: "search", id: `${this.id}-filter`, autocomplete: "off", spellcheck: "false" });
     input.value = this.state.filter;
-    input.addEventListener("input", after(150, () => {
+    input.addEventListener("input", debounce(150, () => {
       this.state.filter = input.value;
       this.changed();
     }));
@@ -105,7 +109,7 @@ class TableView {
 
   pager() {
     if (!this.paged) return null;
-    const turn = (label, words, step) => make("button", { type: "button", id: `${this.id}-${words}`,
+    const turn = (label, name, step) => make("button", { type: "button", id: `${this.id}-${name}`,
       onclick: () => this.turnTo(step(this.state.page)) }, label);
     this.turns = [
       turn("« First", "first", () => 0), turn("‹ Previous", "previous", (page) => page - 1),
@@ -121,13 +125,13 @@ class TableView {
   }
 
   legend() {
-    return this.best.size ? make("p", { class: "legend" }, make("b", {}, "★"), " best, or not told apart from the best") : null;
+    return this.best.size ? make("p", { class: "legend" }, make("b", {}, "★"), " best, or no significant difference from the best") : null;
   }
 
   hints() {
-    const told = this.columns.filter((column) => column.meta.hint);
-    if (!told.length) return null;
-    const pairs = told.map((column) => make("div", {}, make("dt", {}, column.heading), make("dd", {}, column.meta.hint)));
+    const explained = this.columns.filter((column) => column.meta.hint);
+    if (!explained.length) return null;
+    const pairs = explained.map((column) => make("div", {}, make("dt", {}, column.heading), make("dd", {}, column.meta.hint)));
     return make("details", { class: "hints", id: `${this.id}-hints` }, make("summary", {}, "What the columns mean"),
       make("dl", { class: "pairs" }, ...pairs));
   }
@@ -139,7 +143,7 @@ class TableView {
     else Object.assign(state, { sort: -1, direction: 1 });
     this.changed();
     const order = { 1: "ascending", [-1]: "descending" }[state.direction];
-    say(state.sort < 0 ? "In the order given" : `Sorted by ${this.columns[i].heading}, ${order}`);
+    announce(state.sort < 0 ? "In the original order" : `Sorted by ${this.columns[i].heading}, ${order}`);
   }
 
   changed() {
@@ -152,18 +156,18 @@ class TableView {
     this.draw();
   }
 
-  // Works out which rows are shown and in which order, then draws a page of them.
+  // Filters and sorts the rows, then draws one page of them.
   refresh() {
-    const tests = [this.wordsTest(this.state.filter)];
+    const tests = [this.testAllTerms(this.state.filter)];
     this.columns.forEach((column, i) => {
       const test = this.state.byColumn ? column.test(this.state.typed[i] || "") : null;
       this.filterRow.querySelectorAll("input")[i].setAttribute("aria-invalid", String(test === undefined));
       tests.push(test);
     });
-    const asked = tests.filter(Boolean);
-    const kept = asked.length ? this.all.filter((row) => asked.every((test) => test(row))) : this.all;
+    const active = tests.filter(Boolean);
+    const matching = active.length ? this.all.filter((row) => active.every((test) => test(row))) : this.all;
     const column = this.columns[this.state.sort];
-    this.shown = column ? sortedRows(kept, column, this.state.direction) : kept;
+    this.shown = column ? sortRows(matching, column, this.state.direction) : matching;
     this.headings.forEach((heading, i) => {
       const order = i !== this.state.sort ? "none" : this.state.direction > 0 ? "ascending" : "descending";
       heading.setAttribute("aria-sort", order);
@@ -172,13 +176,13 @@ class TableView {
     this.draw();
   }
 
-  // Every word typed must be somewhere in the row.
-  wordsTest(typed) {
-    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
-    if (!words.length) return null;
+  // Every typed term must occur somewhere in the row.
+  testAllTerms(typed) {
+    const terms = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!terms.length) return null;
     this.lines ||= Array.from(this.all, (row) =>
       `${this.best.has(row) ? "★ " : ""}${this.columns.map((column) => column.text(row)).join("\n")}`.toLowerCase());
-    return (row) => words.every((word) => this.lines[row].includes(word));
+    return (row) => terms.every((term) => this.lines[row].includes(term));
   }
 
   draw() {
@@ -199,8 +203,8 @@ class TableView {
     const drawn = Array.from(rows, (row) => this.row(row));
     if (!drawn.length) {
       const span = this.columns.length + (this.best.size ? 1 : 0);
-      const words = this.numRows ? "No row fits the filter." : "No rows.";
-      drawn.push(make("tr", {}, make("td", { class: "nothing", colspan: span }, words)));
+      const message = this.numRows ? "No row matches the filter." : "No rows.";
+      drawn.push(make("tr", {}, make("td", { class: "nothing", colspan: span }, message)));
     }
     this.body.replaceChildren(...drawn);
   }
@@ -227,7 +231,8 @@ class TableView {
   separated(mark) {
     const quote = (value) => {
       let text = value === null || value === undefined ? "" : String(value);
-      if (typeof value === "string" && /^\s*[=+\-@]/.test(text)) text = `'${text}`; // a spreadsheet would run it
+      // A spreadsheet would run such a text as a formula.
+      if (typeof value === "string" && /^\s*[=+\-@]/.test(text)) text = `'${text}`;
       if (mark === "\t") return text.replace(/[\t\n]/g, " ");
       return /[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
     };
@@ -250,8 +255,8 @@ class TableView {
     if (!this.paged) return;
     this.fill(this.shown.subarray(0, PRINTED_ROWS));
     if (this.shown.length <= PRINTED_ROWS) return;
-    const words = `The first ${WHOLE.format(PRINTED_ROWS)} of ${WHOLE.format(this.shown.length)} rows; the page on a screen has all.`;
-    this.body.append(make("tr", {}, make("td", { class: "nothing", colspan: this.columns.length + 1 }, words)));
+    const note = `The first ${WHOLE.format(PRINTED_ROWS)} of ${WHOLE.format(this.shown.length)} rows. The page on a screen has all of them.`;
+    this.body.append(make("tr", {}, make("td", { class: "nothing", colspan: this.columns.length + 1 }, note)));
   }
 
   afterPrint() {
@@ -259,15 +264,15 @@ class TableView {
   }
 }
 
-// The beginning of a long text and a button that shows the rest.
+// Cuts a long text and adds a button that shows the rest.
 function cutText(text) {
-  const words = document.createTextNode(`${text.slice(0, LONG_TEXT - 20)}… `);
+  const content = document.createTextNode(`${text.slice(0, LONG_TEXT - 20)}… `);
   const button = make("button", { type: "button", class: "more", "aria-expanded": "false" }, "all");
   button.addEventListener("click", () => {
     const open = button.getAttribute("aria-expanded") === "true";
-    words.data = open ? `${text.slice(0, LONG_TEXT - 20)}… ` : `${text} `;
+    content.data = open ? `${text.slice(0, LONG_TEXT - 20)}… ` : `${text} `;
     button.setAttribute("aria-expanded", String(!open));
     button.textContent = open ? "all" : "less";
   });
-  return [words, button];
+  return [content, button];
 }

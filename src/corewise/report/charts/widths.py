@@ -1,28 +1,44 @@
-"""Changing thread widths drawn: the fixed settings they compete with, and one step, core by core."""
+"""Charts of changing thread widths: the fixed settings they compete with, and one step, core by core."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from corewise.report.charts.look import COLOURS, chart_of, framed, key_of, legend, tooltips
-from corewise.report.charts.overlay import grid_spec
-from corewise.report.charts.words import caption_joined
-from corewise.report.dynamic import Dynamic
-from corewise.report.model import Chart
-from corewise.report.phrases import task_words
-from corewise.report.plans import MAX_BARS, Bar, PlanShown
-from corewise.report.words import counted, duration, listed, rounded, share, short, times
+from corewise.analysis.phrases import describe_task
+from corewise.analysis.thread_plans import MAX_BARS, TaskBar, ThreadPlan
+from corewise.report.charts.chart_labels import join_sentences
+from corewise.report.charts.chart_theme import (
+    COLOURS,
+    build_key,
+    build_layered_spec,
+    build_legend,
+    build_tooltips,
+    create_chart,
+)
+from corewise.report.charts.overlay import build_grid_spec
+from corewise.report.dynamic.dynamic_part import DynamicTrials
+from corewise.report.report_model import Chart
+from corewise.text_format import (
+    format_count,
+    format_duration,
+    format_list,
+    format_ratio,
+    format_share,
+    round_significant,
+    shorten,
+)
 
 _ROW_HEIGHT = 26
 _LEAST_HEIGHT, _MOST_HEIGHT = 90, 640
-_NAMED_SHARE = 0.07  # of a step; shorter bars have no room for their name
-_MAX_KINDS = len(COLOURS) - 1
+# Bars shorter than this share of a step have no room for a label.
+_NAMED_SHARE = 0.07
+_MAX_OPERATORS = len(COLOURS) - 1
 OTHERS = "others"
 
 
-def settings_chart(found: Dynamic) -> Chart | None:
-    """A heat map of the fixed settings as speed-ups over one thread, as the published one is drawn."""
-    group, settings = found.group, found.settings
+def build_settings_chart(trials: DynamicTrials) -> Chart | None:
+    """Build a heat map of the fixed settings as speed-ups over one thread, like the published one."""
+    group, settings = trials.group, trials.settings
     if len({inter for inter, _ in settings}) < 2 or len({intra for _, intra in settings}) < 2:
         return None
     base = min(settings, key=lambda pair: (pair[0] * pair[1], pair))
@@ -30,24 +46,24 @@ def settings_chart(found: Dynamic) -> Chart | None:
     top = max(gains.values())
     rows = [
         {
-            "x": f"{intra}", "y": f"{inter}", "gain": rounded(gain, 4), "text": f"{gain:.1f}×",
-            "seconds": rounded(found.seconds(settings[inter, intra])),
-            "time": duration(found.seconds(settings[inter, intra])),
+            "x": f"{intra}", "y": f"{inter}", "gain": round_significant(gain, 4), "text": f"{gain:.1f}×",
+            "seconds": round_significant(trials.get_step_s(settings[inter, intra])),
+            "time": format_duration(trials.get_step_s(settings[inter, intra])),
             "bright": gain > 0.55 * top, "best": gain == top,
         }
         for (inter, intra), gain in gains.items()
     ]  # fmt: skip
-    changing = float(group.rate[found.untuned] / group.rate[settings[base]])
-    at = f"{base[0]}×{base[1]} ({duration(found.seconds(settings[base]))})"
+    changing = float(group.rate[trials.untuned] / group.rate[settings[base]])
+    at = f"{base[0]}×{base[1]} ({format_duration(trials.get_step_s(settings[base]))})"
     best = max(gains, key=lambda pair: gains[pair])
     return Chart(
-        key=key_of(group.study, group.workload_name, group.mode, "fixed", "settings"),
-        title=f"{task_words(group)}: fixed inter-op × intra-op threads",
-        spec=grid_spec(rows, "intra-op threads", "inter-op threads", "s"),
-        caption=caption_joined(
+        key=build_key(group.study, group.workload_name, group.mode, "fixed", "settings"),
+        title=f"{describe_task(group)}: fixed inter-op × intra-op threads",
+        spec=build_grid_spec(rows, "intra-op threads", "inter-op threads", "s"),
+        caption=join_sentences(
             f"Speed-up over {at} and time of a step; frame: the highest.",
-            "Of all else that varied the fastest is drawn.",
-            f"Widths that change as the model runs, without any setting: {times(changing)}.",
+            "Showing the fastest over all other parameters.",
+            f"Widths that change as the model runs, without tuning: {format_ratio(changing)}.",
         ),
         alt=(
             "Heat map of speed-ups of fixed settings with intra-op threads across and inter-op threads "
@@ -57,67 +73,69 @@ def settings_chart(found: Dynamic) -> Chart | None:
     )
 
 
-def timeline_chart(found: Dynamic, plan: PlanShown | None) -> Chart | None:
-    """One step: a row for each core, a bar for each task on the cores it had."""
+def build_timeline_chart(trials: DynamicTrials, plan: ThreadPlan | None) -> Chart | None:
+    """Build one step: a row for each core, a bar for each task on its cores."""
     if plan is None or not plan.bars:
         return None
     bars = sorted(plan.bars, key=lambda bar: bar.start_s - bar.end_s)[:MAX_BARS]
-    kinds = _kinds(plan)
-    rows = [row for bar in bars for row in _rows(plan, bar, kinds)]
-    group = found.group
-    words = found.setting_words(found.best)
+    operators = _list_operators(plan)
+    rows = [row for bar in bars for row in _build_rows(plan, bar, operators)]
+    group = trials.group
+    setting = trials.describe_setting(trials.best)
     left = len(plan.bars) - len(bars)
     return Chart(
-        key=key_of(group.study, group.workload_name, group.mode, "timeline"),
-        title=f"{task_words(group)}: one step, core by core",
-        spec=_timeline_spec(rows, plan.cpus, kinds),
-        caption=caption_joined(
-            f"A step after warm-up{f' with {words}' if words else ''}: each row a core, each bar a task on "
-            f"the cores it had; gaps are cores without a task. {share(plan.busy_share)} of their time is "
-            f"covered; the plan ({plan.chosen}, {plan.executor} executor) could end after "
-            f"{duration(plan.bound_s)} at best.",
-            _passes_drawn(plan) if group.mode == "train" else "",
-            f"The shortest {counted(left, 'task')} are not drawn." if left else "",
+        key=build_key(group.study, group.workload_name, group.mode, "timeline"),
+        title=f"{describe_task(group)}: one step, core by core",
+        spec=_build_timeline_spec(rows, plan.cpus, operators),
+        caption=join_sentences(
+            f"A step after warm-up{f' with {setting}' if setting else ''}: each row is a core, each bar a "
+            f"task on its cores; gaps are idle cores. {format_share(plan.busy_share)} of their time is "
+            f"busy; the plan ({plan.chosen}, {plan.executor} executor) needs at least "
+            f"{format_duration(plan.bound_s)}.",
+            _describe_passes(plan) if group.mode == "train" else "",
+            f"The shortest {format_count(left, 'task')} are not shown." if left else "",
         ),
         alt=(
-            f"Timeline of {counted(len({bar.task for bar in plan.bars}), 'task')} on "
-            f"{counted(len(plan.cpus), 'core')} over {duration(plan.total_s)}: {listed(kinds, 4)}."
+            f"Timeline of {format_count(len({bar.task for bar in plan.bars}), 'task')} on "
+            f"{format_count(len(plan.cpus), 'core')} over {format_duration(plan.total_s)}: "
+            f"{format_list(operators, 4)}."
         ),
     )
 
 
-def _passes_drawn(plan: PlanShown) -> str:
+def _describe_passes(plan: ThreadPlan) -> str:
     both = any(bar.is_backward for bar in plan.bars)
-    return "Forward and backward pass are drawn." if both else "In training the forward pass is drawn."
+    return "Showing forward and backward pass." if both else "Showing the forward pass of training."
 
 
-def _kinds(plan: PlanShown) -> list[str]:
-    """The kinds of tasks that took most of the cores' time, the rest as one."""
+def _list_operators(plan: ThreadPlan) -> list[str]:
+    """Return the operators with the largest core time; the others are combined."""
     taken: Counter[str] = Counter()
     for bar in plan.bars:
-        taken[plan.tasks[bar.task].kind] += int(1e9 * len(bar.cpus) * (bar.end_s - bar.start_s))
-    found = [kind for kind, _ in taken.most_common()]
-    return found if len(found) <= _MAX_KINDS + 1 else [*found[:_MAX_KINDS], OTHERS]
+        taken[plan.tasks[bar.task].main_operator] += int(1e9 * len(bar.cpus) * (bar.end_s - bar.start_s))
+    operators = [operator for operator, _ in taken.most_common()]
+    return operators if len(operators) <= _MAX_OPERATORS + 1 else [*operators[:_MAX_OPERATORS], OTHERS]
 
 
-def _rows(plan: PlanShown, bar: Bar, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A rectangle for each run of neighbouring rows."""
+def _build_rows(plan: ThreadPlan, bar: TaskBar, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a rectangle for each group of neighbouring rows."""
     task, begin = plan.tasks[bar.task], min(each.start_s for each in plan.bars)
-    kind = task.kind if task.kind in kinds else OTHERS
+    operator = task.main_operator if task.main_operator in operators else OTHERS
     places = sorted(plan.cpus.index(cpu) for cpu in bar.cpus)
     is_long = bar.end_s - bar.start_s > _NAMED_SHARE * plan.total_s
-    for first, last in _runs(places):
+    for first, last in _group_neighbours(places):
         yield {
-            "start": rounded(1e3 * (bar.start_s - begin)), "end": rounded(1e3 * (bar.end_s - begin)),
-            "middle": rounded(1e3 * ((bar.start_s + bar.end_s) / 2 - begin)),
-            "first": first, "last": last + 1, "centre": (first + last + 1) / 2,
-            "series": kind, "width": len(bar.cpus),
-            "task": short(task.name, 60) + (", backward" if bar.is_backward else ""),
-            "took": rounded(1e3 * (bar.end_s - bar.start_s)), "label": short(kind, 18) if is_long else "",
+            "start": round_significant(1e3 * (bar.start_s - begin)),
+            "end": round_significant(1e3 * (bar.end_s - begin)),
+            "middle": round_significant(1e3 * ((bar.start_s + bar.end_s) / 2 - begin)), "first": first,
+            "last": last + 1, "centre": (first + last + 1) / 2, "series": operator, "width": len(bar.cpus),
+            "task": shorten(task.name, 60) + (", backward" if bar.is_backward else ""),
+            "took": round_significant(1e3 * (bar.end_s - bar.start_s)),
+            "label": shorten(operator, 18) if is_long else "",
         }  # fmt: skip
 
 
-def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _group_neighbours(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     first = previous = places[0]
     for place in places[1:]:
         if place != previous + 1:
@@ -127,8 +145,8 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield first, previous
 
 
-def _timeline_spec(
-    rows: Sequence[dict[str, Any]], cpus: Sequence[int], kinds: Sequence[str]
+def _build_timeline_spec(
+    rows: Sequence[dict[str, Any]], cpus: Sequence[int], operators: Sequence[str]
 ) -> dict[str, Any]:
     import altair as alt
 
@@ -146,17 +164,17 @@ def _timeline_spec(
     y = alt.Y("first:Q", title="", scale=alt.Scale(domain=[0, num], reverse=True, nice=False), axis=axis)
     end = max(row["end"] for row in rows)
     x = alt.X("start:Q", title="ms from the first task", scale=alt.Scale(domain=[0, end], nice=False))
-    scale = alt.Scale(domain=list(kinds), range=list(COLOURS[: len(kinds)]))
-    colour = alt.Color("series:N", title="costliest operator", scale=scale, legend=legend(kinds))
+    scale = alt.Scale(domain=list(operators), range=list(COLOURS[: len(operators)]))
+    colour = alt.Color("series:N", title="costliest operator", scale=scale, legend=build_legend(operators))
     tips = {
         "task:N": "task", "width:Q": "cores", "start:Q": "from (ms)", "end:Q": "to (ms)",
         "took:Q": "took (ms)",
     }  # fmt: skip
-    bars = chart_of().mark_rect(stroke="white", strokeWidth=0.6)
-    names = chart_of().mark_text(fontSize=11, color="white", clip=True)
+    bars = create_chart().mark_rect(stroke="white", strokeWidth=0.6)
+    names = create_chart().mark_text(fontSize=11, color="white", clip=True)
     layers = [
-        bars.encode(x=x, x2="end:Q", y=y, y2="last:Q", color=colour, tooltip=tooltips(tips)),
+        bars.encode(x=x, x2="end:Q", y=y, y2="last:Q", color=colour, tooltip=build_tooltips(tips)),
         names.encode(x=alt.X("middle:Q", title=""), y=alt.Y("centre:Q", title=""), text="label:N"),
     ]
     height = min(_MOST_HEIGHT, max(_LEAST_HEIGHT, _ROW_HEIGHT * num))
-    return framed(layers, {"rows": rows}, height)
+    return build_layered_spec(layers, {"rows": rows}, height)

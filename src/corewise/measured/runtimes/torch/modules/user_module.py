@@ -1,0 +1,104 @@
+"""Build the job of a user's torch module.
+
+Measured side: standard library and torch only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Mapping, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from corewise.measured.parameters import TrialParameters
+from corewise.measured.runtimes.base import Job, RankContext, WorkloadError
+from corewise.measured.runtimes.torch.modules.data_parallel import RankGroup
+from corewise.measured.runtimes.torch.modules.module_job import ModuleTask, build_job
+from corewise.measured.runtimes.torch.modules.numerical_check import CheckCase, list_float_tensors
+from corewise.measured.runtimes.torch.settings import Settings, collect_process_facts
+from corewise.measured.runtimes.trial_params import compute_rank_batch, require_defaults
+from corewise.measured.runtimes.user_steps import StepJob
+from corewise.measured.workloads.custom import CustomModule, CustomStep, build_custom
+
+# Small, so that the module does not memorize its only batch while it is measured.
+LEARNING_RATE = 1e-4
+SEED = 1
+
+
+def prepare_custom(params: TrialParameters, context: RankContext, settings: Settings) -> Job:
+    """Prepare the job of the factory's module or step."""
+    name, batch = params.workload, compute_rank_batch(params)
+    # Sizes that a factory draws with `random` are the same in every process.
+    random.seed(SEED)
+    # Inputs differ between ranks. Data-parallel ranks start with the weights of rank 0.
+    torch.manual_seed(SEED + context.rank)
+    made = build_custom(name, batch, params.mode.value, params.arguments)
+    if isinstance(made, CustomStep):
+        require_defaults(
+            params, ("dtype", "memory_format", "execution", "freezing", "data"), "a custom step decides it"
+        )
+        return StepJob(name, made, lambda: collect_process_facts(settings), settings.finish)
+    require_defaults(params, ("data",), "a custom module brings its own inputs")
+    _refuse_invalid(name, made, settings)
+    return _build_module_job(made, batch, context, settings)
+
+
+def _build_module_job(made: CustomModule, batch: int, context: RankContext, settings: Settings) -> Job:
+    inputs, targets = tuple(map(settings.place, made.inputs)), settings.place(made.targets)
+
+    def build_case(settings: Settings, group: RankGroup) -> CheckCase:
+        shared_inputs = tuple(settings.place(group.share_from_first_rank(x)) for x in inputs)
+        shared_targets = group.share_from_first_rank(targets)
+        loss = (lambda outputs: compute_custom_loss(outputs, shared_targets)) if settings.training else None
+        return CheckCase(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
+
+    batches = FixedBatch(inputs, targets, describe_shapes(made))
+    task = ModuleTask(made.module, batches, batch, compute_custom_loss, LEARNING_RATE, build_case)
+    return build_job(task, settings, RankGroup(context, settings))
+
+
+class FixedBatch:
+    """The factory's inputs, at every step."""
+
+    def __init__(self, inputs: Tuple[Any, ...], targets: Any, shapes: str = "") -> None:
+        self._batch = (inputs, targets)
+        self._shapes = shapes
+
+    def next(self) -> Tuple[Tuple[Any, ...], Any]:
+        return self._batch
+
+    def collect_facts(self) -> Mapping[str, Any]:
+        return {"data": "given by the factory", "shapes": self._shapes}
+
+    def close(self) -> None:
+        return None
+
+
+def describe_shapes(made: CustomModule) -> str:
+    """Describe what must be equal in every start: the number of parameters and the input sizes per sample."""
+    num_parameters = sum(p.numel() for p in made.module.parameters())
+    sizes = ["×".join(map(str, x.shape[1:])) or "1" for x in made.inputs if isinstance(x, Tensor)]
+    return f"{num_parameters:,} parameters, inputs of {' and '.join(sizes)}"
+
+
+def compute_custom_loss(outputs: Any, targets: Any) -> Tensor:
+    """Compute cross entropy for integer targets, squared error for others, mean square without targets."""
+    made = list_float_tensors(outputs)
+    if targets is None:
+        return torch.stack([t.square().mean() for t in made]).sum()
+    if targets.is_floating_point():
+        return functional.mse_loss(made[0], targets.to(made[0].dtype))
+    return functional.cross_entropy(made[0], targets)
+
+
+def _refuse_invalid(name: str, made: CustomModule, settings: Settings) -> None:
+    if not isinstance(made.module, nn.Module):
+        raise WorkloadError(f"{name} returned a {type(made.module).__name__} instead of a torch.nn.Module")
+    if not made.inputs or not any(isinstance(x, Tensor) for x in made.inputs):
+        raise WorkloadError(f"{name} returned no tensor among the inputs; expected (module, (tensor, ...))")
+    if made.targets is not None and not isinstance(made.targets, Tensor):
+        raise WorkloadError(f"{name} returned a {type(made.targets).__name__} instead of a tensor of targets")
+    if settings.training and not any(p.requires_grad for p in made.module.parameters()):
+        raise WorkloadError(f"{name}: the module has no parameters to train; measure it with mode infer")

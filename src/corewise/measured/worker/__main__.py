@@ -1,0 +1,7 @@
+"""Run the measured side: `python worker.pyz VERB`."""
+
+import sys
+
+from corewise.measured.worker.main import main
+
+sys.exit(main())

@@ -1,0 +1,123 @@
+"""The command line of the measured side: serve the control side, run one trial, or print versions.
+
+Measured side: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Mapping, Optional, Sequence
+
+from corewise import process_control
+from corewise.measured.parameters import Binding
+from corewise.measured.trial import parse_trial
+from corewise.measured.worker.control_pipe import Channel
+
+PACKAGES = (
+    *("torch", "tensorflow", "numpy", "Pillow", "mpi4py", "intel-openmp"),
+    *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin"),
+)
+TENSORFLOW_BUILDS = ("tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "intel-tensorflow")
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Parse the command line, run the verb, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="worker.pyz", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serve_args = verbs.add_parser("serve", help="fork ranks on commands from standard input")
+    serve_args.add_argument("--runtime", required=True)
+    serve_args.add_argument("--cpus", required=True, help="CPUs that this warm parent may use")
+    serve_args.add_argument("--cold", action="store_true", help="import the framework in each rank, not here")
+    run_args = verbs.add_parser("run", help="run one trial file once, from a cold start")
+    run_args.add_argument("trial", type=Path)
+    run_args.add_argument("--out", type=Path, required=True, help="folder for the result files")
+    verbs.add_parser("probe", help="print versions as JSON")
+    args = parser.parse_args(argv)
+    if args.verb == "probe":
+        print(json.dumps(probe()))
+        return 0
+    if args.verb == "run":
+        return run_by_hand(args.trial, args.out)
+    return _serve(args.runtime, [int(c) for c in args.cpus.split(",") if c], not args.cold)
+
+
+def probe() -> dict[str, object]:
+    """Read the versions of the interpreter and its packages without importing them."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        versions.update(_find_first_version(name, (name,)))
+    # Several packages provide the module tensorflow.
+    if "tensorflow" not in versions:
+        versions.update(_find_first_version("tensorflow", TENSORFLOW_BUILDS))
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "packages": versions,
+    }
+
+
+def _find_first_version(name: str, packages: Sequence[str]) -> dict[str, str]:
+    """Map the name to the version of the first installed package; empty if there is none."""
+    for package in packages:
+        try:
+            return {name: importlib.metadata.version(package)}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {}
+
+
+def run_by_hand(trial_file: Path, out_dir: Path) -> int:
+    """Run a trial whose environment is already set; return 0 if every rank succeeds."""
+    from corewise.measured.worker.zygote import Zygote
+
+    asked_at_ns = time.monotonic_ns()
+    trial = parse_trial(json.loads(trial_file.read_text(encoding="utf-8")))
+    unset = find_unset_variables(trial.env, os.environ)
+    if unset:
+        print(
+            f"{trial_file}: set these variables first, as `corewise plan` prints them: {' '.join(unset)}",
+            file=sys.stderr,
+        )
+        return 2
+    out_dir.mkdir(parents=True, exist_ok=True)
+    if trial.params.bind != Binding.NONE:
+        os.sched_setaffinity(0, trial.ranks[0].cpus)
+    zygote = Zygote(trial.params.runtime, warm=trial.protocol.start == "fork")
+    zygote.run(trial, out_dir, asked_at_ns)
+    num_failed = 0
+    for rank in range(trial.num_ranks):
+        result = json.loads((out_dir / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        samples = sorted(result["samples_s"])
+        outcome = f"median step {samples[len(samples) // 2]:.6g} s" if samples else result["reason"]
+        print(f"rank {rank}: {result['status']}: {outcome}")
+        num_failed += result["status"] != "ok"
+    return 1 if num_failed else 0
+
+
+def find_unset_variables(required: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Find the assignments of the trial that the environment lacks."""
+    return [f"{name}={value}" for name, value in required.items() if actual.get(name) != value]
+
+
+def _serve(runtime: str, cpus: Sequence[int], warm: bool) -> int:
+    from corewise.measured.worker.command_loop import serve
+
+    control = Channel(os.dup(0), os.dup(1))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    # The output of the framework must not reach the control pipe.
+    os.dup2(2, 1)
+    process_control.end_with_parent()
+    process_control.set_process_name("cw-warm")
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    serve(runtime, warm, control)
+    return 0

@@ -1,0 +1,69 @@
+"""One's own kernel figures in published quantities: bandwidth, rate and scaling."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from corewise.analysis.groups import Group
+from corewise.analysis.phrases import describe_value
+from corewise.analysis.ratios import estimate_ratio, is_significant, unpack_estimate
+from corewise.report.publications.published_figures import Published
+from corewise.text_format import format_list, format_number, format_ratio
+
+# This text marks a published figure of scaling.
+TWICE = "twice as many"
+_MAX_SETTINGS = 8
+# For each unit of a published figure: our metric, and the factor to that unit.
+_UNITS = {"MB/s": ("gbyte_per_s", 1e3), "GB/s": ("gbyte_per_s", 1.0), "Gflop/s": ("gflop_per_s", 1.0)}
+_NOUNS = {"gbyte_per_s": "bytes moved in memory", "gflop_per_s": "rate"}
+
+
+def build_kernel_rows(group: Group, published_figures: Sequence[Published]) -> Iterator[list[str]]:
+    """Yield rows of this machine for each published kernel quantity; none for other workloads."""
+    if not np.isfinite(group.get_metric("gbyte_per_s")).any():
+        return
+    tops = _find_fastest_of_settings(group)
+    if any(TWICE in published.what for published in published_figures):
+        for top in tops:
+            yield from _compare_doubled_threads(group, top)
+    wanted = {published.unit for published in published_figures if published.quantity in ("bandwidth", "rate")}
+    for unit in sorted(wanted & set(_UNITS)):
+        metric, scale = _UNITS[unit]
+        values = group.get_metric(metric)
+        for top in tops:
+            if values[top] > 0:
+                value = f"{format_number(scale * values[top])} {unit}"
+                yield [_NOUNS[metric], "this machine", _describe_setting(group, top), value, "this report"]
+
+
+def _find_fastest_of_settings(group: Group) -> list[int]:
+    """Find the fastest trial of each setting except threads, for the fastest settings of many."""
+    setting_ids = group.index_without(names=("threads",))
+    tops: dict[int, int] = {}
+    for i in np.argsort(-group.rate, kind="stable").tolist():
+        if group.rate[i] > 0:
+            tops.setdefault(int(setting_ids[i]), i)
+    return sorted(list(tops.values())[:_MAX_SETTINGS], key=lambda i: group.encode_point(group.points[i]))
+
+
+def _compare_doubled_threads(group: Group, top: int) -> Iterator[list[str]]:
+    if "threads" not in group.varying or not group.is_number("threads"):
+        return
+    line = {int(group.points[i]["threads"]): i for i in group.find_trials_along(top, "threads")}
+    for threads, i in line.items():
+        if 2 * threads in line:
+            ratio = estimate_ratio(group, line[2 * threads], i)
+            setting = format_list([f"{threads} to {2 * threads} threads", *_describe_rest(group, top)], 6)
+            value = format_ratio(*unpack_estimate(ratio)) + (
+                "" if is_significant(ratio) else ", no significant difference"
+            )
+            yield [f"throughput with {TWICE} threads", "this machine", setting, value, "this report"]
+
+
+def _describe_setting(group: Group, i: int) -> str:
+    threads = group.get_numbers("threads")[i]
+    return format_list([describe_value("threads", int(threads)), *_describe_rest(group, i)], 6)
+
+
+def _describe_rest(group: Group, i: int) -> list[str]:
+    return [describe_value(name, value) for name, value in group.points[i].items() if name != "threads"]

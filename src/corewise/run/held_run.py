@@ -1,0 +1,109 @@
+"""A run whose ranks stay alive between samplings, so candidates can be sampled in alternation."""
+
+import os
+import selectors
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from corewise.measured.trial import Trial
+from corewise.measured.worker.control_pipe import Channel
+from corewise.measured.worker.held_ranks import FROM_KEEPER, TO_KEEPER
+from corewise.measured.worker.rank import build_segment_path
+from corewise.run.run_collector import collect_run
+from corewise.run.warm_parent import ANSWER_GRACE_S, ParentFailure, WarmParent, read_result
+from corewise.study.trial_run import TrialRun
+
+
+class HeldRun:
+    """A started run that can be sampled repeatedly; other held runs stand still meanwhile."""
+
+    def __init__(self, parent: WarmParent, trial: Trial, trial_file: Path, folder: Path) -> None:
+        self.trial, self.folder = trial, folder
+        self.num_samplings = 0
+        # Set when the run has ended and cannot be sampled any more.
+        self.failure: TrialRun | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (TO_KEEPER, FROM_KEEPER):
+            os.mkfifo(folder / name)
+        self._pid = parent.start_held_run(trial_file, folder)
+        self._channel = self._open_channel(trial.protocol.timeout_s)
+
+    def _open_channel(self, limit_s: float) -> Channel:
+        # The keeper opens both pipes too. Neither open blocks, so a dead keeper cannot hang us.
+        read_fd = os.open(self.folder / FROM_KEEPER, os.O_RDONLY | os.O_NONBLOCK)
+        until = time.monotonic() + limit_s
+        while True:
+            try:
+                write_fd = os.open(self.folder / TO_KEEPER, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError:
+                # The keeper has not opened the pipe yet.
+                if time.monotonic() > until:
+                    os.close(read_fd)
+                    raise ParentFailure("crash", "the keeper of a held run did not start") from None
+                time.sleep(0.001)
+        for fd in (read_fd, write_fd):
+            os.set_blocking(fd, True)
+        return Channel(read_fd, write_fd)
+
+    def wait_until_ready(self) -> TrialRun | None:
+        """Wait until the ranks are checked, warm and standing still; return the failed run otherwise."""
+        return self._wait_for("ready")
+
+    def sample(self, sample_s: float, min_samples: int = 3) -> TrialRun:
+        """Sample once more and return the result, or the failed run."""
+        if self.failure is not None:
+            return self.failure
+        self._channel.send(cmd="sample", sample_s=sample_s, min_samples=min_samples)
+        failed = self._wait_for("sampled")
+        if failed is not None:
+            return failed
+        number, self.num_samplings = self.num_samplings, self.num_samplings + 1
+        files = [build_segment_path(self._build_result_path(rank), number) for rank in range(self.trial.num_ranks)]
+        return collect_run(self.trial, [read_result(path, rank) for rank, path in enumerate(files)])
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self.failure is None:
+            self._channel.send(cmd="end")
+            self._wait_for("done")
+        self._channel.close()
+
+    def kill(self) -> None:
+        """Kill the ranks; the kernel kills them when their keeper dies."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self.failure = self.failure or TrialRun(status="failed", kind="stopped", reason="the run was stopped")
+        self._channel.close()
+
+    def _build_result_path(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.json"
+
+    def _wait_for(self, event: str) -> TrialRun | None:
+        """Wait for an event of the keeper; return the failed run if it ends instead."""
+        if self.failure is not None:
+            return self.failure
+        until = time.monotonic() + 2 * self.trial.protocol.timeout_s + ANSWER_GRACE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channel.read_fd, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())):
+                for message in self._channel.receive_available():
+                    if message["event"] == event:
+                        return None
+                    if message["event"] == "done":
+                        self.failure = self._collect_failure()
+                        return self.failure
+                if self._channel.closed:
+                    self.failure = TrialRun(status="failed", kind="crash", reason="the keeper of a held run has died")
+                    return self.failure
+        self.kill()
+        return self.failure
+
+    def _collect_failure(self) -> TrialRun:
+        results = [read_result(self._build_result_path(rank), rank) for rank in range(self.trial.num_ranks)]
+        run = collect_run(self.trial, results)
+        if run.status == "ok":
+            return TrialRun(status="failed", kind="stopped", reason="the run has ended")
+        return run

@@ -1,0 +1,192 @@
+"""Plans a study on a machine: the trials to run and the points that are infeasible here. Runs nothing."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from corewise.cache_folder import find_cache_folder
+from corewise.launch.environment import build_trial_environment
+from corewise.launch.ranks import place_trial_ranks
+from corewise.launch.worker_archive import build_worker
+from corewise.machine.ceilings.cache import read_cached_ceilings
+from corewise.machine.ceilings.table import Ceilings
+from corewise.machine.placement import PlacementError
+from corewise.machine.software import find_install_hint
+from corewise.measured.parameters import TrialParameters
+from corewise.measured.trial import RankPlacement, Trial
+from corewise.measured.workloads.base import count_work
+from corewise.measured.workloads.custom import is_custom
+from corewise.measured.workloads.registry import find_workload
+from corewise.run.machine_view import (
+    PRELOADABLE,
+    Host,
+    Interpreter,
+    build_interpreter_command,
+    build_machine_view,
+    find_preloadable_libraries,
+    probe_interpreter,
+    read_host,
+)
+from corewise.run.trial_identity import compute_trial_identity, hash_user_sources, read_code_versions
+from corewise.study.planning.expansion import expand_study
+from corewise.study.study import Study
+
+
+@dataclass(frozen=True)
+class SkippedTrial:
+    """A point that is infeasible on this machine, with the reason."""
+
+    trial_id: str
+    params: Mapping[str, Any]
+    reason: str
+    code_versions: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run needs; `ceilings` are those cached for this machine, if any."""
+
+    study: Study
+    host: Host
+    interpreter: Interpreter
+    worker: Path
+    trials: tuple[Trial, ...]
+    skipped: tuple[SkippedTrial, ...]
+    num_excluded: int
+    ceilings: Ceilings | None = None
+
+
+def plan_study(study: Study, host: Host | None = None) -> Plan:
+    """Plan a study on this machine."""
+    return Planner.from_study(study, host).plan(study)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans studies for one machine and interpreter, which are read once; a plan then takes milliseconds."""
+
+    host: Host
+    interpreter: Interpreter
+    worker: Path
+    libraries: Mapping[str, Path]
+    ceilings: Ceilings | None = None
+
+    @classmethod
+    def from_study(cls, study: Study, host: Host | None = None) -> "Planner":
+        """Create the planner for this machine and the interpreter that the study asks for."""
+        host = host or read_host()
+        worker = build_worker()
+        interpreter = probe_interpreter(build_interpreter_command(study), worker, study.environment)
+        return cls(
+            host, interpreter, worker, find_preloadable_libraries(interpreter), _read_ceilings(host, interpreter)
+        )
+
+    def plan(self, study: Study, generation: str = "") -> Plan:
+        """Plan a study that uses the same interpreter and environment.
+
+        A new `generation` gives the trials new ids, so they are measured again.
+        """
+        hints = {name: find_install_hint(name) for name in PRELOADABLE}
+        expansion = expand_study(study, build_machine_view(self.host, self.libraries), hints=hints)
+        sources = hash_user_sources(study.workloads)
+        identify = _Identifier(study, self.host, self.interpreter, generation, sources)
+        trials: list[Trial] = []
+        skipped = [identify.skip(point.params, point.reason) for point in expansion.skipped]
+        for point in expansion.points:
+            params = TrialParameters.from_mapping(point.params)
+            try:
+                ranks = _place_ranks(self.host, params)
+            except PlacementError as problem:
+                skipped.append(identify.skip(point.params, str(problem)))
+                continue
+            trials.append(self._build_trial(identify, params, ranks))
+        return Plan(
+            study,
+            self.host,
+            self.interpreter,
+            self.worker,
+            tuple(trials),
+            tuple(skipped),
+            expansion.num_excluded,
+            self.ceilings,
+        )
+
+    def _build_trial(self, identify: "_Identifier", params: TrialParameters, ranks: tuple[RankPlacement, ...]) -> Trial:
+        study, mapping = identify.study, params.to_mapping()
+        return Trial(
+            trial_id=identify.compute_id(mapping),
+            params=params,
+            protocol=study.protocol,
+            ranks=ranks,
+            env=build_trial_environment(params, self.libraries, study.environment),
+            python=self.interpreter.command,
+            work=_compute_work(params),
+            code_versions=identify.read_versions(mapping),
+            generation=identify.generation,
+        )
+
+
+@dataclass(frozen=True)
+class _Identifier:
+    """Computes the ids of the points of one plan."""
+
+    study: Study
+    host: Host
+    interpreter: Interpreter
+    generation: str
+    # Fingerprints of the user's files, each read once.
+    sources: Mapping[str, str]
+
+    def read_versions(self, params: Mapping[str, Any]) -> dict[str, int | str]:
+        return read_code_versions(params, self.sources)
+
+    def compute_id(self, params: Mapping[str, Any]) -> str:
+        return compute_trial_identity(
+            params,
+            self.study.protocol,
+            self.host,
+            self.interpreter,
+            self.study.environment,
+            self.read_versions(params),
+            self.generation,
+        )
+
+    def skip(self, params: Mapping[str, Any], reason: str) -> SkippedTrial:
+        return SkippedTrial(self.compute_id(params), params, reason, self.read_versions(params))
+
+
+def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
+    """Read the ceilings that `corewise doctor --ceilings` has cached for this machine, if any.
+
+    Damaged files are reported on stderr, since they explain missing or outdated ceilings.
+    """
+    runtime = next((name for name in ("torch", "numpy") if name in interpreter.packages), "")
+    version = interpreter.packages.get(runtime, "")
+    cached = read_cached_ceilings(
+        find_cache_folder(), host.class_hash, host.compute_allocation_shape(), runtime, version
+    )
+    if cached.problems:
+        files = "; ".join(" ".join(each.split()) for each in cached.problems)
+        remedy = "`corewise doctor --ceilings` measures them again"
+        print(f"corewise: ignored damaged ceiling files: {files}; {remedy}", file=sys.stderr)
+    return cached.ceilings
+
+
+def _place_ranks(host: Host, params: TrialParameters) -> tuple[RankPlacement, ...]:
+    return place_trial_ranks(host.topology, host.allocation.cpus, params)
+
+
+def _compute_work(params: TrialParameters) -> dict[str, float]:
+    arguments = tuple(sorted(params.arguments.items()))
+    return dict(_count_work(params.workload, params.mode.value, params.dtype.value, arguments))
+
+
+@lru_cache(maxsize=1024)
+def _count_work(name: str, mode: str, dtype: str, arguments: tuple[tuple[str, Any], ...]) -> dict[str, float]:
+    if is_custom(name):
+        return {}
+    counted = count_work(find_workload(name), mode, dict(arguments), dtype)
+    return {key: float(value) for key, value in asdict(counted).items()}

@@ -1,0 +1,88 @@
+"""Builds the record of a trial from its runs."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from corewise import __version__
+from corewise.launch.worker_commands import build_run_command, format_shell_line
+from corewise.measured.trial import INFEASIBLE, REFUSALS, Trial
+from corewise.run.plan import Plan, SkippedTrial
+from corewise.run.roofline_metrics import compute_ceiling_metrics, list_ceiling_notes
+from corewise.run.run_collector import compute_record_metrics
+from corewise.run.trial_progress import TrialProgress
+from corewise.study.record import Record, format_utc_now
+
+
+def build_skipped_record(plan: Plan, point: SkippedTrial) -> Record:
+    """Build the record of a point that is infeasible on this machine."""
+    base = _build_base(plan, point.trial_id, "skipped")
+    return replace(
+        base,
+        kind=INFEASIBLE,
+        reason=point.reason,
+        params=point.params,
+        code_versions=point.code_versions,
+        started_at=base.finished_at,
+    )
+
+
+def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
+    """Build the record of a trial that needs no further run."""
+    trial = progress.trial
+    failed = next((run for run in progress.runs if run.status != "ok"), None)
+    status = "ok"
+    if failed is not None:
+        status = "skipped" if failed.kind in REFUSALS else "failed"
+    metrics = {} if failed else compute_record_metrics(trial, progress.runs)
+    metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
+    return replace(
+        _build_base(plan, trial.trial_id, status),
+        kind=failed.kind if failed else "",
+        reason=failed.reason if failed else "",
+        params=trial.params.to_mapping(),
+        metrics=metrics,
+        runs=tuple(run.to_json() for run in progress.runs),
+        disturbed=tuple(run.to_json() for run in progress.disturbed),
+        command=format_manual_command(plan, trial, folder),
+        env=trial.env,
+        protocol=asdict(trial.protocol),
+        work=trial.work,
+        code_versions=trial.code_versions,
+        generation=trial.generation,
+        notes=_collect_notes(progress, list_ceiling_notes(trial, metrics, plan.host.facts.caches)),
+        started_at=progress.started_at,
+    )
+
+
+def format_manual_command(plan: Plan, trial: Trial, folder: str) -> str:
+    """Format the shell line that runs the trial once from a cold start; `folder` holds its trial file."""
+    file, out = f"{folder}/{trial.trial_id}.json", f"{folder}/{trial.trial_id}-results"
+    return format_shell_line(build_run_command(trial, plan.worker, file, out), trial.env, os.environ)
+
+
+def _build_base(plan: Plan, trial_id: str, status: str) -> Record:
+    return Record(
+        trial_id=trial_id,
+        status=status,
+        study=plan.study.name,
+        question=plan.study.question,
+        machine=plan.host.describe(),
+        versions={"python": plan.interpreter.version, **plan.interpreter.packages},
+        corewise_version=__version__,
+        finished_at=format_utc_now(),
+    )
+
+
+def _collect_notes(progress: TrialProgress, ceiling_notes: Sequence[str]) -> tuple[str, ...]:
+    notes = [note for run in progress.runs for rank in run.ranks for note in rank.get("notes", ())]
+    if progress.trial.protocol.start == "fresh":
+        notes.append("each rank imported the framework: no warm parent was used")
+    if progress.num_unrepeated:
+        runs = (
+            "1 disturbed run counts"
+            if progress.num_unrepeated == 1
+            else f"{progress.num_unrepeated} disturbed runs count"
+        )
+        notes.append(f"{runs}: the study had used up its time for repeats")
+    return tuple(dict.fromkeys([*notes, *ceiling_notes]))

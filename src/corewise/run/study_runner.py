@@ -1,0 +1,304 @@
+"""Runs a study: plan -> launch -> collect -> store, interleaved over rounds. Resumes an earlier run."""
+
+import errno
+import random
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from corewise.measured.parameters import Binding
+from corewise.measured.trial import NOT_NOW, Trial, to_json, write_json_atomically
+from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
+from corewise.run.lease_heartbeat import Heartbeat
+from corewise.run.neighbour_load import NeighbourWatch
+from corewise.run.plan import Plan
+from corewise.run.provisional_records import read_earlier_runs
+from corewise.run.record_builder import build_skipped_record, build_trial_record
+from corewise.run.run_collector import collect_run
+from corewise.run.trial_progress import RepeatBudget, TrialProgress, is_settled, must_repeat
+from corewise.run.warm_parent import MAX_PARENTS, ParentFailure, ParentKey, ParentPool
+from corewise.store.brief_records import extract_brief, extract_outline
+from corewise.store.leases import Lease, LeaseHeld, acquire_lease
+from corewise.store.store import Store
+from corewise.study.record import Record
+from corewise.study.trial_run import TrialRun
+
+POLL_OTHERS_S = 5.0
+# This many trials are interleaved; other hosts can claim the rest meanwhile.
+MAX_INTERLEAVED = 32
+# A trial whose warm parent dies twice fails.
+MAX_PARENT_STARTS = 2
+# A canary slower than the median by this factor means that the CPU itself was slow.
+CANARY_LIMIT = 1.25
+# The median needs at least this many canaries.
+MIN_CANARIES = 5
+
+
+class RunObserver(Protocol):
+    """Follows a run; all methods are called between measurements."""
+
+    def report_plan(self, trials: Sequence[Trial]) -> None: ...
+    def report_run_start(self, trial: Trial, run_index: int) -> None: ...
+    def report_run_end(self, trial: Trial, run: TrialRun, seconds_left: float) -> None: ...
+    def report_record(self, record: Record) -> None: ...
+    def report_waiting(self, num_trials: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """How many trials of a run succeeded, failed, were skipped or were already done."""
+
+    num_ok: int
+    num_failed: int
+    num_skipped: int
+    num_already_done: int
+
+    def to_json(self) -> dict[str, int]:
+        """Convert the counts to JSON values."""
+        return asdict(self)
+
+
+class StudyRun:
+    """One `corewise run`, which owns its warm parents and leases."""
+
+    def __init__(self, plan: Plan, store: Store, observer: RunObserver, *, retry_failed: bool = False) -> None:
+        self.plan, self.store, self.observer = plan, store, observer
+        self._planned_ids = {t.trial_id for t in plan.trials}
+        self._own_failures: set[str] = set()
+        records = [r for r in store.read_records(extract_brief).records if r.trial_id in self._planned_ids]
+        old_failures = {r.trial_id for r in records if r.status == "failed"}
+        skipped = {r.trial_id for r in records if r.status == "skipped"}
+        possible_now = {r.trial_id for r in records if r.status == "skipped" and (not r.runs or r.kind == NOT_NOW)}
+        self._retry_ids = old_failures | skipped if retry_failed else possible_now
+        self._old_finish_times = {r.trial_id: r.finished_at for r in records if r.trial_id in self._retry_ids}
+        self.counts = {"ok": 0, "failed": 0, "skipped": 0}
+        self._canaries_s: dict[tuple[int, bool], list[float]] = {}
+        self._rng = random.Random(plan.study.name)
+        # Repeats at most double the estimated duration of the study.
+        self._repeats = RepeatBudget(estimate_plan_s(plan))
+
+    def execute(self) -> StudyOutcome:
+        """Run the missing trials; every trial leaves exactly one record."""
+        try:
+            return self._execute()
+        except BrokenPipeError:
+            # The reader has closed its pipe, as in `corewise run STUDY | head`.
+            raise
+        except OSError as problem:
+            # The disk is full or a mount is lost. Existing records are safe.
+            raise self.store.explain_write_error(problem) from problem
+
+    def _execute(self) -> StudyOutcome:
+        with ExitStack() as stack:
+            host = acquire_lease(
+                self.store.leases_folder, f"host-{self.plan.host.facts.hostname}", self._build_lease_owner()
+            )
+            stack.callback(host.release)
+            beating = Heartbeat(host)
+            stack.callback(beating.stop)
+            self._record_skipped()
+            done = self._read_done_ids()
+            mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in done}
+            before = {t.trial_id for t in self.plan.trials} - mine.keys()
+            already = len(before)
+            logs = self.store.path / "logs"
+            for folder in (logs, self.store.path / "trials"):
+                folder.mkdir(exist_ok=True)
+            pool = ParentPool(self.plan.worker, logs)
+            stack.callback(pool.close)
+            self._clear_finished_work()
+            self.observer.report_plan(list(mine.values()))
+            self._run_rounds(mine, pool, beating)
+        elsewhere = self._find_failed_elsewhere()
+        num_failed = self.counts["failed"] + len(elsewhere)
+        done_before = already - len(elsewhere & before)
+        return StudyOutcome(self.counts["ok"], num_failed, self.counts["skipped"], done_before)
+
+    def _find_failed_elsewhere(self) -> set[str]:
+        """Find trials of the study that failed in an earlier run or on another host."""
+        return {
+            r.trial_id
+            for r in self.store.read_records(extract_outline).records
+            if r.status == "failed" and r.trial_id in self._planned_ids and r.trial_id not in self._own_failures
+        }
+
+    def _build_lease_owner(self) -> dict[str, str]:
+        return {"study": self.plan.study.name}
+
+    def _clear_finished_work(self) -> None:
+        """Remove work folders that an interrupted run left behind after writing the record."""
+        for trial_id in self._read_done_ids().intersection(self.store.list_work_ids()):
+            shutil.rmtree(self.store.get_work_dir(trial_id), ignore_errors=True)
+
+    def _read_done_ids(self) -> set[str]:
+        return self.store.read_done_ids() - self._retry_ids
+
+    def _record_skipped(self) -> None:
+        done = self._read_done_ids()
+        for point in self.plan.skipped:
+            if point.trial_id not in done:
+                self._append(build_skipped_record(self.plan, point))
+
+    def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat) -> None:
+        """Run the claimed trials in rounds, so drift affects all of them equally."""
+        active: dict[str, TrialProgress] = {}
+        while waiting or active:
+            if not active:
+                active.update(self._claim(waiting, beating))
+                pool.warm(each.trial for each in active.values() if not is_settled(each))
+            if not active:
+                self.observer.report_waiting(len(waiting))
+                time.sleep(POLL_OTHERS_S)
+                continue
+            order = sorted(active)
+            self._rng.shuffle(order)
+            for trial_id in order:
+                progress = active[trial_id]
+                if self._run_next(progress, pool, lambda: self._estimate_remaining_s(active, waiting)):
+                    del active[trial_id]
+                    if progress.lease is not None:
+                        beating.drop(progress.lease)
+                        progress.lease.release()
+
+    def _claim(self, waiting: dict[str, Trial], beating: Heartbeat) -> dict[str, TrialProgress]:
+        """Claim waiting trials that no other host holds, and read their progress."""
+        leases: dict[str, Lease] = {}
+        parent_keys: set[ParentKey] = set()
+        for trial_id, trial in waiting.items():
+            parent_keys.add(ParentKey.from_trial(trial))
+            # More keys than parents in the pool would restart parents in every round.
+            if len(leases) == MAX_INTERLEAVED or len(parent_keys) > MAX_PARENTS:
+                break
+            with suppress(LeaseHeld):
+                leases[trial_id] = acquire_lease(
+                    self.store.leases_folder, f"trial-{trial_id}", self._build_lease_owner()
+                )
+        self._drop_retried(leases)
+        done = self._read_done_ids() if leases else set()
+        claimed: dict[str, TrialProgress] = {}
+        for trial_id, lease in leases.items():
+            trial = waiting.pop(trial_id)
+            if trial_id in done:
+                lease.release()
+            else:
+                beating.add(lease)
+                claimed[trial_id] = self._resume(trial, lease)
+        return claimed
+
+    def _drop_retried(self, held: Iterable[str]) -> None:
+        """Drop trials that another host has retried since this run began."""
+        again = self._retry_ids.intersection(held)
+        if again:
+            ended = {
+                r.trial_id: r.finished_at
+                for r in self.store.read_records(extract_outline).records
+                if r.trial_id in again
+            }
+            self._retry_ids -= {each for each in again if ended.get(each) != self._old_finish_times[each]}
+
+    def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
+        folder = self.store.get_work_dir(trial.trial_id)
+        if trial.trial_id in self._retry_ids:
+            # Remove what the failed run left behind.
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self.store.get_trial_file(trial.trial_id), to_json(trial))
+        return replace(read_earlier_runs(folder, trial), lease=lease)
+
+    def _run_next(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
+        """Run the trial once more if needed; True when its record is written."""
+        trial = progress.trial
+        self._run_if_needed(progress, pool, seconds_left)
+        if not is_settled(progress):
+            return False
+        trials = str(self.store.get_trial_file(trial.trial_id).parent)
+        self._append(build_trial_record(self.plan, progress, trials))
+        shutil.rmtree(self.store.get_work_dir(trial.trial_id), ignore_errors=True)
+        return True
+
+    def _run_if_needed(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> None:
+        trial = progress.trial
+        if not is_settled(progress):
+            index = len(progress.runs) + len(progress.disturbed)
+            self.observer.report_run_start(trial, index)
+            began = time.monotonic()
+            run = self._run_once(trial, index, pool)
+            progress.run_s.append(time.monotonic() - began)
+            self._save_run(progress, run, index)
+            self.observer.report_run_end(trial, run, seconds_left())
+
+    def _run_once(self, trial: Trial, index: int, pool: ParentPool) -> TrialRun:
+        folder = self.store.get_work_dir(trial.trial_id)
+        out_dir = folder / f"run-{index:03d}.part"
+        for attempt in range(MAX_PARENT_STARTS):
+            shutil.rmtree(out_dir, ignore_errors=True)
+            out_dir.mkdir(parents=True)
+            try:
+                trial_file = self.store.get_trial_file(trial.trial_id)
+                parent = pool.get(trial)
+                with NeighbourWatch(self._find_idle_cpus(trial)) as watch:
+                    results = parent.run(trial, trial_file, out_dir, lambda _phase: None)
+                run = collect_run(trial, results)
+                if run.kind == "disk":
+                    raise OSError(errno.ENOSPC, run.reason)
+                run = replace(run, disturbances=(*run.disturbances, *watch.disturbances))
+                return self._mark_slow_cpu(trial, run)
+            except ParentFailure as problem:
+                pool.drop(trial)
+                if problem.category != "crash" or attempt + 1 == MAX_PARENT_STARTS:
+                    return TrialRun(status="failed", kind=problem.category, reason=str(problem))
+        raise AssertionError("unreachable")
+
+    def _find_idle_cpus(self, trial: Trial) -> set[int]:
+        """Find the CPUs of the allocation that should be idle; reserved cores are left to the system."""
+        if trial.params.bind == Binding.NONE or trial.params.reserved_cores > 0:
+            return set()
+        used = {cpu for rank in trial.ranks for cpu in rank.cpus}
+        return set(self.plan.host.allocation.cpus) - used
+
+    def _mark_slow_cpu(self, trial: Trial, run: TrialRun) -> TrialRun:
+        """Mark the run as disturbed when its canary shows that the CPU was slower than usual."""
+        canary_s = run.metrics.get("canary_s")
+        if canary_s is None:
+            return run
+        shape = (sum(len(rank.cpus) for rank in trial.ranks), trial.params.smt)
+        # The clock depends on the number of active cores, so each shape has its own median.
+        usual_s = self._canaries_s.setdefault(shape, [])
+        usual_s.append(canary_s)
+        ratio = canary_s / statistics.median(usual_s)
+        if len(usual_s) < MIN_CANARIES or ratio <= CANARY_LIMIT:
+            return run
+        note = f"a fixed loop took {ratio:.2f} times its usual time: the CPU was slow"
+        return replace(run, disturbances=(*run.disturbances, note))
+
+    def _save_run(self, progress: TrialProgress, run: TrialRun, index: int) -> None:
+        """Write the run to disk; a disturbed one is repeated while the repeat budget lasts."""
+        folder = self.store.get_work_dir(progress.trial.trial_id)
+        repeat = must_repeat(progress, run)
+        if repeat and not self._repeats.reserve_repeat(progress.run_s[-1]):
+            repeat = False
+            progress.num_unrepeated += 1
+        suffix = "-disturbed" if repeat else ""
+        write_json_atomically(folder / f"run-{index:03d}{suffix}.json", run.to_json())
+        shutil.rmtree(folder / f"run-{index:03d}.part", ignore_errors=True)
+        (progress.disturbed if repeat else progress.runs).append(run)
+
+    def _append(self, record: Record) -> None:
+        self.store.append(record)
+        self.counts[record.status] += 1
+        if record.status == "failed":
+            self._own_failures.add(record.trial_id)
+        self.observer.report_record(record)
+
+    def _estimate_remaining_s(self, active: dict[str, TrialProgress], waiting: dict[str, Trial]) -> float:
+        """Estimate how many seconds the remaining runs take, from the runs so far."""
+        total = sum(estimate_run_s(trial) * trial.protocol.min_runs for trial in waiting.values())
+        for progress in active.values():
+            missing = max(0, progress.trial.protocol.min_runs - len(progress.runs))
+            one_s = statistics.fmean(progress.run_s) if progress.run_s else estimate_run_s(progress.trial)
+            total += missing * one_s
+        return total

@@ -1,0 +1,154 @@
+"""The journal of a tuning on disk: an interrupted search resumes, and no setting is judged twice."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corewise.analysis.tuning_results import FOLDER
+from corewise.measured.trial import NOT_NOW, Protocol
+from corewise.store.sealed_lines import scan_lines, seal
+from corewise.store.store import Store
+from corewise.study.record import format_utc_now
+from corewise.tuning.confirm.confirmation_runs import Role
+from corewise.tuning.search.judgements import Judgement
+from corewise.tuning.search.setting_space import Space
+
+SCHEMA = 1
+WORK = ".work"
+
+
+@dataclass
+class JournalState:
+    """What earlier calls left.
+
+    Attributes:
+        judgements: One for each setting that was tried.
+        finished: Whether the search is complete.
+        protocols: How fresh runs are measured, by role.
+        generation: The generation of these fresh runs.
+        seconds: Time spent by earlier calls.
+        since: When --again started over; older fresh runs do not count.
+    """
+
+    judgements: list[Judgement] = field(default_factory=list)
+    finished: bool = False
+    protocols: dict[Role, Protocol] = field(default_factory=dict)
+    generation: str = ""
+    seconds: float = 0.0
+    since: str = ""
+
+    @property
+    def valid_judgements(self) -> list[Judgement]:
+        """All judgements except refusals for lack of memory or disk, which may be free by now."""
+        return [each for each in self.judgements if each.category != NOT_NOW]
+
+
+class Journal:
+    """The append-only journal of one question: a file of sealed lines."""
+
+    def __init__(self, store: Store, key: str, space: Space) -> None:
+        self.path = store.path / FOLDER / f"{key}.jsonl"
+        self._store, self._space = store, space
+
+    def build_work_path(self, hostname: str) -> Path:
+        """Return the work folder of entrants on this host; several hosts may share a store."""
+        return (self._store.path / FOLDER / f"{self.path.stem}.{hostname}{WORK}").absolute()
+
+    def clear_work(self, hostname: str) -> None:
+        """Remove what killed tunings on this host left; the caller holds the host's lease."""
+        for folder in (self._store.path / FOLDER).glob(f"*{WORK}"):
+            if folder.name.partition(".")[2] == f"{hostname}{WORK}":
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def read(self) -> JournalState:
+        """Read the journal; skip damaged lines and settings that no longer exist."""
+        state = JournalState()
+        try:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return state
+        for entry in scan_lines(lines):
+            if entry.value is not None:
+                self._apply_entry(state, entry.value)
+        return state
+
+    def reset(self) -> str:
+        """Start over; record and return the date from which fresh runs count."""
+        self.path.unlink(missing_ok=True)
+        date = format_utc_now()
+        self._append(entry="begun", date=date)
+        return date
+
+    def append_judgement(self, judgement: Judgement) -> None:
+        """Append a judgement; settings are stored by value, so a new order of choices does no harm."""
+        values = asdict(judgement)
+        values["kind"] = values.pop("category")
+        values["setting"] = self._space.build_params(judgement.setting)
+        values["against"] = self._space.build_params(judgement.against) if judgement.against else None
+        self._append(entry="judged", **values)
+
+    def append_search_progress(self, *, finished: bool, seconds: float) -> None:
+        """Append the progress of a search and the seconds it has spent since the last entry."""
+        self._append(entry="searched", finished=finished, seconds=seconds)
+
+    def append_protocols(self, protocols: Mapping[Role, Protocol], generation: str = "") -> None:
+        """Append how fresh runs are measured and their generation, so that a confirmation can resume."""
+        values = {role.value: asdict(each) for role, each in protocols.items()}
+        self._append(entry="chosen", protocols=values, generation=generation)
+
+    def append_answer(self, study: str, answer: Mapping[str, Any], headline: str, command: str) -> None:
+        """Append an answer, so that a report can show it."""
+        self._append(
+            entry="answered", date=format_utc_now(), study=study, headline=headline, command=command, answer=answer
+        )
+
+    def _append(self, *, entry: str, **values: Any) -> None:
+        finite = {name: _replace_infinite(value) for name, value in values.items()}
+        line = seal({"schema": SCHEMA, "entry": entry, **finite})
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            with open(self.path, "ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise self._store.explain_write_error(problem) from problem
+
+    def _apply_entry(self, state: JournalState, values: Mapping[str, Any]) -> None:
+        entry = values.get("entry")
+        if entry == "judged":
+            new = self._parse_judgement(values)
+            if new is not None:
+                others = [each for each in state.judgements if each.setting != new.setting]
+                state.judgements = [*others, new]
+                # They were chosen for an earlier best.
+                state.protocols = {}
+        elif entry == "begun":
+            state.since = str(values.get("date") or "")
+        elif entry == "searched":
+            state.finished = bool(values.get("finished"))
+            state.seconds += float(values.get("seconds") or 0.0)
+        elif entry == "chosen":
+            # Protocols that another version wrote are chosen again.
+            with suppress(TypeError, ValueError):
+                state.protocols = {Role(role): Protocol(**each) for role, each in values["protocols"].items()}
+                state.generation = str(values.get("generation") or "")
+
+    def _parse_judgement(self, values: Mapping[str, Any]) -> Judgement | None:
+        setting = self._space.find_setting(values["setting"])
+        if setting is None:
+            return None
+        values = {**values, "category": values.get("kind")}
+        names = {each.name for each in dataclasses.fields(Judgement)} - {"setting", "against"}
+        fields = {name: values[name] for name in names if values.get(name) is not None}
+        against = self._space.find_setting(values["against"]) if values.get("against") else None
+        return Judgement(setting=setting, against=against or (), **fields)
+
+
+def _replace_infinite(value: Any) -> Any:
+    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value

@@ -1,0 +1,19 @@
+"""Parse the arguments of `corewise launch` without starting anything."""
+
+from collections.abc import Sequence
+from unittest.mock import patch
+
+from corewise.cli.launching import start
+from corewise.cli.launching.settings import LaunchRequest
+from corewise.cli.main import build_app
+
+APP = build_app()
+
+
+def parse_launch(args: Sequence[str]) -> LaunchRequest:
+    """Return the request that these arguments make; the errors of typer and of Corewise are raised."""
+    requests: list[LaunchRequest] = []
+    with patch.object(start, "start_launch", lambda request: requests.append(request) or 0):
+        APP(["launch", *args], standalone_mode=False)
+    [request] = requests
+    return request

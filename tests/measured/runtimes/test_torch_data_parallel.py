@@ -1,0 +1,88 @@
+"""Data-parallel ranks, compared with one process on all data."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+NET = """
+import torch
+def make(batch, mode):
+    from torch.nn import Conv2d, Flatten, Linear, Sequential, Tanh
+    net = Sequential(Conv2d(3, 4, 3), Tanh(), Flatten(), Linear(144, 5))
+    return net, (torch.randn(batch, 3, 8, 8),), torch.randint(5, (batch,))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_ranks(
+    default_params: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Run two ranks and return their folder and output."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "mine.py").write_text(NET)
+    params = {**default_params, "mode": "train", "processes": 2}
+    program = Path(__file__).with_name("ranks_of_torch.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder), json.dumps(params)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, sorted(map(json.loads, done.stdout.splitlines()), key=lambda rank: rank["rank"])
+
+
+def test_averaged_gradients_are_those_of_one_process_with_all_the_data(
+    two_ranks: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    folder, _ = two_ranks
+    namespace: dict[str, Callable[..., Any]] = {}
+    exec(NET, namespace)
+    net = namespace["make"](1, "train")[0]
+    net.load_state_dict(torch.load(folder / "weights-0.pt"))
+    steps = [torch.load(folder / f"step-{rank}.pt") for rank in range(2)]
+    # Ranks have different data.
+    assert not torch.equal(steps[0][0], steps[1][0])
+    loss = torch.nn.functional.cross_entropy(net(torch.cat([s[0] for s in steps])), torch.cat([s[1] for s in steps]))
+    loss.backward()
+    for name, parameter in net.named_parameters():
+        for _, _, gradients in steps:
+            assert torch.allclose(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_ranks_start_from_the_same_weights_and_stay_together(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, printed = two_ranks
+    first, second = (torch.load(folder / f"weights-{rank}.pt") for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert printed[0]["weights_sum"] == printed[1]["weights_sum"]
+
+
+def test_ranks_see_different_synthetic_data(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    _, printed = two_ranks
+    assert printed[0]["first_loss"] != printed[1]["first_loss"]
+
+
+def test_the_check_passes_together_and_fails_when_gradients_are_not_averaged(
+    two_ranks: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    for printed in two_ranks[1]:
+        assert printed["custom_check"]
+        assert printed["model_check"]
+        assert not printed["check_without_averaging"]
+
+
+def test_ranks_that_train_together_agree_only_when_all_do(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    for printed in two_ranks[1]:
+        assert printed["votes"] == [True, False, False]
+        assert printed["independent"] is False
+
+
+def test_replicas_know_nothing_of_each_other(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    for printed in two_ranks[1]:
+        assert printed["replica_check"]
+        assert printed["replica_independent"] is True
+        assert printed["replica_vote"] is (printed["rank"] == 0)
