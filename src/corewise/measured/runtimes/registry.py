@@ -33,7 +33,7 @@ ENGINES: Mapping[str, Mapping[str, Mapping[str, RegistryEntry]]] = {
                 "corewise.accelerate.fast_kernels.use_fast_kernels:use_fast_kernels", version=1
             ),
             "malleable": RegistryEntry(
-                "corewise.measured.runtimes.torch.modules.malleable_module:wrap_malleable", version=1
+                "corewise.measured.runtimes.torch.modules.malleable_module:wrap_malleable", version=2
             ),
         },
         "freezing": {

@@ -13,7 +13,7 @@ from corewise.accelerate.malleable.plan.schedule import OperatorTask
 
 # Seconds of each call by width.
 CallCosts = Sequence[Mapping[int, float]]
-# NeighbourWatch are merged if their common width costs less than this share of their time.
+# Neighbours are merged if their common width costs less than this share of their time.
 _TOLERATED_LOSS_SHARE = 0.02
 # A call that takes at least this share of a slice is worth running on another core.
 _COSTLY_SHARE = 0.1
@@ -152,9 +152,32 @@ class _CallGroups:
         return worst - _TOLERATED_LOSS_SHARE * (min(one.values()) + min(other.values()))
 
     def join_all(self, calls: Sequence[int]) -> None:
-        """Join these calls, none of which is joined yet."""
+        """Join these calls, none of which is joined yet, except where that would close a cycle."""
+        if self._has_path_back(calls):
+            groups: List[int] = []
+            for call in calls:
+                host = next((group for group in groups if not self._has_path_back((group, call))), None)
+                if host is None:
+                    groups.append(call)
+                else:
+                    self._join(host, call)
+            return
         for other in calls[1:]:
             self._join(calls[0], other)
+
+    def _has_path_back(self, groups: Sequence[int]) -> bool:
+        """Return whether a path leaves these groups and enters them again."""
+        inside = set(groups)
+        waiting = [follower for group in groups for follower in self.after[group] if follower not in inside]
+        seen = set(waiting)
+        while waiting:
+            for follower in self.after[waiting.pop()]:
+                if follower in inside:
+                    return True
+                if follower not in seen:
+                    seen.add(follower)
+                    waiting.append(follower)
+        return False
 
     def join_chains(self, can_join: Callable[[int, int], bool]) -> None:
         """Join each call with its only follower if that follows nothing else."""
@@ -201,20 +224,7 @@ class _CallGroups:
         if len(before) == 1:
             return next(iter(before))
         small = [other for other in (*after, *before) if min(self.costs[other].values()) < limit_s]
-        return next((other for other in sorted(small) if not self._is_cyclic_join(group, other)), None)
-
-    def _is_cyclic_join(self, one: int, other: int) -> bool:
-        first, second = (one, other) if other in self.after[one] else (other, one)
-        waiting = [group for group in self.after[first] if group != second]
-        seen: Set[int] = set()
-        while waiting:
-            group = waiting.pop()
-            if group == second:
-                return True
-            if group not in seen:
-                seen.add(group)
-                waiting += self.after[group]
-        return False
+        return next((other for other in sorted(small) if not self._has_path_back((group, other))), None)
 
     def _join(self, target: int, absorbed: int) -> None:
         self.calls[target] = sorted(self.calls[target] + self.calls.pop(absorbed))
@@ -247,4 +257,6 @@ class _CallGroups:
                 num_missing[other] -= 1
                 if num_missing[other] == 0:
                     heapq.heappush(ready, (self.calls[other][0], other))
+        if len(tasks) != len(self.calls):
+            raise RuntimeError("merged calls need each other: no order of the tasks runs all of them")
         return tuple(tasks)
