@@ -209,12 +209,62 @@ def test_of_many_contenders_for_a_dead_holders_lease_one_wins(tmp_path, held):
     assert sorted(answers) == ["lost"] * 9 + ["won"]
 
 
-def test_a_slow_contender_cannot_remove_the_lease_of_the_next_holder(tmp_path):
+def test_a_slow_contender_cannot_replace_the_lease_of_the_next_holder(tmp_path):
     foreign_lease(tmp_path, age_s=500)
     stale = read_holder(tmp_path, "run")
     winner = acquire_lease(tmp_path, "run")
-    leases._remove_stale(tmp_path, stale, {}, 120)  # judged before the winner came, acting after
+    # The slow contender judged the old holder before the winner came, and acts after.
+    slow = leases._replace_stale(tmp_path, stale, tmp_path / ".run.slow.part", "slow", {}, 120)
+    assert slow is None
     assert read_holder(tmp_path, "run").token == winner.token
+
+
+def test_a_lease_names_all_holders_that_lost_it(tmp_path):
+    foreign_lease(tmp_path, age_s=500)
+    first = read_holder(tmp_path, "run").token
+    second = acquire_lease(tmp_path, "run")
+    assert second.replaced == read_holder(tmp_path, "run").replaced == (first,)
+    stale = read_holder(tmp_path, "run")
+    third = leases._replace_stale(tmp_path, stale, tmp_path / ".run.c.part", "c", {}, 120)
+    assert third.replaced == (first, second.token)
+    assert (third.is_held(), second.is_held()) == (True, False)
+
+
+@pytest.mark.parametrize("age_s", [-86400, 86400])
+def test_a_heartbeat_from_a_wrong_clock_blocks_no_one(tmp_path, age_s):
+    foreign_lease(tmp_path, age_s=age_s)
+    acquire_lease(tmp_path, "run").release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_leases_of_finished_work_are_removed_once_their_holders_are_dead(tmp_path, held):
+    end(held)
+    alive = acquire_lease(tmp_path, "other")
+    leases.remove_stale_leases(tmp_path, lambda name: name != "run")
+    assert sorted(os.listdir(tmp_path)) == ["other.json", "run.json"]
+    leases.remove_stale_leases(tmp_path, lambda name: True)
+    assert os.listdir(tmp_path) == ["other.json"]
+    assert alive.is_held()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "soon"])
+def test_the_stale_time_is_a_setting_that_is_checked(tmp_path, monkeypatch, text):
+    monkeypatch.setenv(leases.STALE_VARIABLE, text)
+    if text:
+        with pytest.raises(UserError, match="expected a number of seconds"):
+            acquire_lease(tmp_path, "run")
+    else:
+        assert leases.read_stale_after_s() == leases.STALE_AFTER_S
+    monkeypatch.setenv(leases.STALE_VARIABLE, "2.5")
+    foreign_lease(tmp_path, age_s=3)
+    acquire_lease(tmp_path, "run").release()
+
+
+@pytest.mark.parametrize("process", [None, [], "x", {"pid": "1"}, {"host": 1}])
+def test_a_lease_whose_process_is_no_process_is_damaged(tmp_path, process):
+    content = {"schema": 1, "token": "t", "since": "", "process": process, "info": {}}
+    (tmp_path / "run.json").write_bytes(seal(content))
+    assert read_holder(tmp_path, "run").process is None
 
 
 def test_a_contender_that_died_while_taking_over_stops_no_one(tmp_path, held):

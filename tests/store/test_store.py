@@ -13,9 +13,10 @@ import pytest
 from made_records import made_record
 
 from corewise.errors import UserError
+from corewise.store import sealed_lines
 from corewise.store.brief_records import extract_outline
 from corewise.store.line_writer import StoreFull, is_record_file
-from corewise.store.record_reader import read_file
+from corewise.store.record_reader import read_file, read_files
 from corewise.store.sealed_lines import scan_lines, seal
 from corewise.store.store import Store
 from corewise.study.record import Record
@@ -251,6 +252,53 @@ def test_a_retry_that_worked_counts_before_the_failure(tmp_path):
     repaired = small("a", finished_at="2026-11-15T11:00:00Z")
     result = filled(tmp_path, failed, repaired).read_records()
     assert (result.records, result.duplicates) == ((repaired,), (failed,))
+
+
+def test_a_record_whose_process_had_lost_its_lease_is_late_whoever_finished_first(tmp_path):
+    paused = small("a", finished_at="2026-11-15T10:00:00Z", lease="1")
+    failed = small("a", status="failed", finished_at="2026-11-15T11:00:00Z", lease="2", replaced_leases=("1",))
+    store = filled(tmp_path, paused)
+    assert store.read_records().records == (paused,)
+    store.append(failed)
+    result = store.read_records()
+    assert (result.records, result.late, result.duplicates) == ((failed,), (paused,), ())
+    assert store.read_records(only=["a"]).late[0].trial_id == "a"
+
+
+def test_of_a_trial_with_late_records_only_one_counts(tmp_path):
+    first, second = (small("a", lease=token, replaced_leases=(token,), finished_at=token) for token in "12")
+    result = filled(tmp_path, second, first).read_records()
+    assert (len(result.records), len(result.late)) == (1, 1)
+
+
+def test_records_without_a_lease_are_never_late(tmp_path):
+    old, strange = small("a", finished_at="2026-11-15T10:00:00Z"), small("b", replaced_leases=("",))
+    assert filled(tmp_path, old, strange).read_records().late == ()
+
+
+def test_which_of_two_equal_records_counts_does_not_depend_on_the_order_of_reading(tmp_path):
+    one, other = (small("a", finished_at="2026-11-15T10:00:00Z", reason=reason) for reason in "xy")
+    filled(tmp_path, one)
+    store = filled(tmp_path, other)
+    files = store._list_files()
+    assert read_files(files).records == read_files(reversed(files)).records
+
+
+def test_a_line_too_long_for_any_record_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealed_lines, "MAX_LINE_BYTES", 10_000)
+    store = filled(tmp_path, small("a"))
+    with only_file(store).open("ab") as file:
+        file.write(b"x" * 50_000 + b"\n" + seal(small("b").to_json()))
+    result = store.read_records()
+    assert [r.trial_id for r in result.records] == ["a", "b"]
+    assert [(d.line, d.reason.partition(":")[0]) for d in result.damage] == [(2, "longer than 64 MiB")]
+    assert store.read_done_ids() == {"a", "b"}
+
+
+def test_a_record_too_long_for_readers_is_refused_before_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("corewise.store.store.MAX_LINE_BYTES", 1000)
+    with pytest.raises(UserError, match="more than a store takes"):
+        Store.open(tmp_path).append(small("a", reason="x" * 2000))
 
 
 def test_records_come_in_the_order_they_finished(tmp_path):

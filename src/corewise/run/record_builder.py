@@ -36,6 +36,7 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         status = "skipped" if failed.kind in REFUSALS else "failed"
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
+    lease = progress.lease
     return replace(
         _build_base(plan, trial.trial_id, status),
         kind=failed.kind if failed else "",
@@ -52,6 +53,8 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         generation=trial.generation,
         notes=_collect_notes(progress, list_ceiling_notes(trial, metrics, plan.host.facts.caches)),
         started_at=progress.started_at,
+        lease=lease.token if lease else "",
+        replaced_leases=lease.replaced if lease else (),
     )
 
 
