@@ -24,7 +24,15 @@ from corewise.run.run_collector import collect_run
 from corewise.run.trial_progress import RepeatBudget, TrialProgress, is_settled, must_repeat
 from corewise.run.warm_parent import MAX_PARENTS, ParentFailure, ParentKey, ParentPool
 from corewise.store.brief_records import extract_brief, extract_outline
-from corewise.store.leases import TRIAL_LEASE, Lease, LeaseHeld, LeaseLost, acquire_lease, remove_stale_leases
+from corewise.store.leases import (
+    TRIAL_LEASE,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    acquire_lease,
+    acquire_when_free,
+    remove_stale_leases,
+)
 from corewise.store.store import Store
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
@@ -99,8 +107,11 @@ class StudyRun:
 
     def _execute(self) -> StudyOutcome:
         with ExitStack() as stack:
-            host = acquire_lease(
-                self.store.leases_folder, f"host-{self.plan.host.facts.hostname}", self._build_lease_owner()
+            host = acquire_when_free(
+                self.store.leases_folder,
+                f"host-{self.plan.host.facts.hostname}",
+                self._build_lease_owner(),
+                lambda: self.observer.report_waiting(len(self.plan.trials)),
             )
             stack.callback(host.release)
             beating = Heartbeat(host)
@@ -153,6 +164,7 @@ class StudyRun:
                 time.sleep(POLL_SKIPS_S)
                 continue
             beating.add(lease)
+            self.store.refresh()
             for point in self._list_unrecorded_skips():
                 self._append(build_skipped_record(self.plan, point))
             beating.drop(lease)
@@ -208,6 +220,8 @@ class StudyRun:
                     self.store.leases_folder, f"{TRIAL_LEASE}{trial_id}", self._build_lease_owner()
                 )
                 beating.add(leases[trial_id])
+        if leases:
+            self.store.refresh()
         self._drop_retried(leases)
         done = self._read_done_ids() if leases else set()
         claimed: dict[str, TrialProgress] = {}

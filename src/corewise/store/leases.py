@@ -33,6 +33,10 @@ TRIAL_LEASE = "trial-"
 _MIN_STALE_AFTER_S = 0.5
 # Files of the lease protocol have some hundred bytes.
 _MAX_FILE_BYTES = 2**20
+# A holder elsewhere that seems dead is watched for this share of the stale time: three heartbeats.
+_SILENT_SHARE = 0.5
+# The last heartbeat of each lease that seemed stale, and when this process first saw it.
+_known_beats: dict[Path, tuple[tuple[str, float], float]] = {}
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MAX_TRIES = 100
 
@@ -55,9 +59,14 @@ class Holder:
     info: Mapping[str, str] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the process ran on this host, so that it is known to be alive or dead."""
+        return self.process is not None and self.process.is_here()
+
     def is_stale(self, now_s: float, stale_after_s: float | None = None) -> bool:
-        """Return True if a holder on this host is dead, or one elsewhere sent no heartbeat for too long."""
-        if self.process is not None and self.process.is_here():
+        """Return True if a holder on this host is dead, or one elsewhere seems to have sent no heartbeat for long."""
+        if self.process is not None and self.is_here:
             return not self.process.is_alive_here()
         # A time far in the future is no recent heartbeat: a clock was wrong when it was written.
         return abs(now_s - self.beat_at_s) > (read_stale_after_s() if stale_after_s is None else stale_after_s)
@@ -69,10 +78,14 @@ class Holder:
 
 
 class LeaseHeld(UserError):
-    """Another process holds the lease."""
+    """Another process holds the lease.
 
-    def __init__(self, path: Path, holder: Holder) -> None:
-        self.holder = holder
+    Attributes:
+        seems_dead: the holder sent no heartbeat for long, but the clocks of hosts may differ: try again.
+    """
+
+    def __init__(self, path: Path, holder: Holder, seems_dead: bool = False) -> None:
+        self.holder, self.seems_dead = holder, seems_dead
         end = "end it"
         if holder.process is not None:
             end = f"end it with `kill {holder.process.pid}` on {holder.process.host}"
@@ -156,6 +169,20 @@ def acquire_lease(
         ) from error
 
 
+def acquire_when_free(
+    folder: Path, name: str, info: Mapping[str, str] | None = None, report_waiting: Callable[[], None] = lambda: None
+) -> Lease:
+    """Acquire a lease like `acquire_lease`; if its holder seems dead, wait until that is certain."""
+    while True:
+        try:
+            return acquire_lease(folder, name, info)
+        except LeaseHeld as held:
+            if not held.seems_dead:
+                raise
+        report_waiting()
+        time.sleep(read_stale_after_s() / 20)
+
+
 def read_holder(folder: Path, name: str) -> Holder | None:
     """Return the holder of the lease, alive or not, or None."""
     return _read_lease_file(folder / f"{name}.json")
@@ -204,22 +231,46 @@ def _try_acquire(folder: Path, name: str, info: dict[str, str], stale_after_s: f
     try:
         _write_aside(aside, token, info)
         for _ in range(_MAX_TRIES):
-            if _link(aside, path):
-                _remove_leftovers(folder, name, token, now_s=aside.stat().st_mtime, stale_after_s=stale_after_s)
-                return Lease(path, token)
-            holder = _read_lease_file(path)
-            if holder is None:
-                # It was released in the meantime.
+            try:
+                if _link(aside, path):
+                    _remove_leftovers(path, token, stale_after_s)
+                    return Lease(path, token)
+                holder = _read_lease_file(path)
+                if holder is None:
+                    # It was released in the meantime.
+                    continue
+                os.utime(aside)
+                now_s = aside.stat().st_mtime
+            except FileNotFoundError:
+                # Another process took the temporary file for a leftover: this one was paused, or a clock is wrong.
+                _write_aside(aside, token, info)
                 continue
-            os.utime(aside)
-            if not holder.is_stale(aside.stat().st_mtime, stale_after_s):
-                raise LeaseHeld(path, holder)
+            is_stale = holder.is_stale(now_s, stale_after_s)
+            if not is_stale or not _is_surely_dead(path, holder, stale_after_s):
+                raise LeaseHeld(path, holder, seems_dead=is_stale)
             lease = _replace_stale(folder, holder, aside, token, info, stale_after_s)
             if lease is not None:
+                _remove_leftovers(path, token, stale_after_s)
                 return lease
+            _write_aside(aside, token, info)
         raise UserError(f"{path} changes its holder too often: run again later")
     finally:
         _remove(aside)
+
+
+def _is_surely_dead(path: Path, holder: Holder, stale_after_s: float) -> bool:
+    """Return True for a dead process on this host, or if this process has seen no heartbeat for long enough.
+
+    A process elsewhere may have a wrong clock, so only changes of its heartbeat count.
+    """
+    if holder.is_here:
+        return True
+    beat = (holder.token, holder.beat_at_s)
+    known_beat, since_s = _known_beats.get(path, (None, 0.0))
+    if known_beat != beat:
+        _known_beats[path] = (beat, time.monotonic())
+        return False
+    return time.monotonic() - since_s > _SILENT_SHARE * stale_after_s
 
 
 def _replace_stale(
@@ -245,10 +296,7 @@ def _replace_stale(
             # A network file system may have renamed the file and lost the reply.
             os.replace(aside, path)
     lease = Lease(path, token, replaced)
-    if not lease.is_held():
-        return None
-    _remove_leftovers(folder, holder.name, token, now_s=path.stat().st_mtime, stale_after_s=stale_after_s)
-    return lease
+    return lease if lease.is_held() else None
 
 
 def _write_aside(aside: Path, token: str, info: dict[str, str], replaced: tuple[str, ...] = ()) -> None:
@@ -262,6 +310,8 @@ def _link(aside: Path, path: Path) -> bool:
     """Link the file to its final name; True for the one contender that succeeds."""
     try:
         os.link(aside, path)
+    except FileNotFoundError:
+        raise
     except FileExistsError:
         # A network file system may have created the link and lost the reply.
         return aside.stat().st_nlink == 2
@@ -303,11 +353,13 @@ def _read_lease_file(path: Path) -> Holder | None:
         return Holder(name=name, process=None, since="", token=token, beat_at_s=stat.st_mtime)
 
 
-def _remove_leftovers(folder: Path, name: str, token: str, now_s: float, stale_after_s: float) -> None:
+def _remove_leftovers(lease_path: Path, token: str, stale_after_s: float) -> None:
     """Remove files of dead contenders: rights to replace former holders, and unlinked temporary files."""
+    name = lease_path.name.removesuffix(".json")
     # The lease is held already. What cannot be removed now is removed by a later holder.
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
+        now_s = lease_path.stat().st_mtime
+        for path in lease_path.parent.iterdir():
             if path.name.startswith(f"{name}~") and not path.name.startswith(f"{name}~{token}"):
                 _remove(path)
             elif path.name.startswith(".") and path.suffix in (".part", ".clock"):

@@ -1,7 +1,9 @@
 """The store: a folder of append-only record files with one writer each. It survives kills and torn writes."""
 
+import contextlib
 import os
 import re
+import secrets
 import shlex
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -152,6 +154,17 @@ class Store:
         for path in self._list_files():
             self._read_new(path)
         return set(self._done)
+
+    def refresh(self) -> None:
+        """Make record files that other hosts created visible: network file systems list a folder from a cache.
+
+        The cache is dropped when this host itself changes the folder.
+        """
+        probe = self.records_folder / f".{secrets.token_hex(8)}.probe"
+        with contextlib.suppress(OSError):
+            self.records_folder.mkdir(exist_ok=True)
+            probe.touch()
+            probe.unlink()
 
     def close(self) -> None:
         """Close the record file of this process."""
