@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.accelerate.made_models import RandomGraph, Wide
-from tests.accelerate.replaying import replay
+from tests.accelerate.malleable.program_replay import replay
+from tests.accelerate.sample_models import RandomGraph, Wide
 from torch import nn
 from torch.utils import _pytree as pytree
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.accelerate.replaying import replay
+from tests.accelerate.malleable.program_replay import replay
 from torch.utils import _pytree as pytree
 
 from corewise.accelerate.fast_kernels.wide_lstm import choose_group_sizes

@@ -11,7 +11,7 @@ from corewise.accelerate.malleable import adaptive_width, idle_threads
 from corewise.accelerate.malleable.module_wrapper import PLANNING_S, malleable
 from corewise.accelerate.malleable.plan import candidate_choice
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "malleable.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "malleable.md"
 
 
 def test_the_examples_run(tmp_path: Path) -> None:

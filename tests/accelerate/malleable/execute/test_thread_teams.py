@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.accelerate.made_models import Branches, Wide, equal_costs
+from tests.accelerate.sample_models import Branches, Wide, equal_costs
 
 from corewise.accelerate.kernels.build import CACHE_VARIABLE, load_native_module
 from corewise.accelerate.malleable.execute import thread_teams
@@ -137,7 +137,7 @@ FOLLOWS = """
     import torch
     from corewise import malleable
     from corewise.measured.pinning import read_thread_masks
-    from tests.accelerate.made_models import Branches, equal_costs
+    from tests.accelerate.sample_models import Branches, equal_costs
     from corewise.accelerate.malleable.plan import planner as planning
 
     planning.measure_costs = equal_costs
@@ -176,7 +176,7 @@ def test_widths_follow_the_allocation_and_nothing_keeps_the_interpreter(
 ) -> None:
     num_cpus = len(os.sched_getaffinity(0))
     need(num_cpus > 1, "one CPU cannot be made fewer")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "COREWISE_NATIVE": "0"}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4]), "COREWISE_NATIVE": "0"}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FOLLOWS)], env=env, capture_output=True, text=True, timeout=300
     )
@@ -209,7 +209,7 @@ CROWDED = """
     import torch
     from corewise import malleable
     from corewise.measured.pinning import read_thread_masks
-    from tests.accelerate.made_models import Branches, equal_costs
+    from tests.accelerate.sample_models import Branches, equal_costs
     from corewise.accelerate.malleable.plan import planner as planning
 
     planning.measure_costs = equal_costs
@@ -237,7 +237,7 @@ def test_idle_threads_are_crowded_while_a_plan_has_threads(
     executor: str, policy: str, request: pytest.FixtureRequest, need: Callable[[bool, str], None]
 ) -> None:
     need(len(os.sched_getaffinity(0)) > 1, "one CPU has no lanes")
-    place = str(Path(__file__).resolve().parents[2])
+    place = str(Path(__file__).resolve().parents[4])
     env = {**os.environ, "PYTHONPATH": place, "OMP_WAIT_POLICY": policy, "GOMP_SPINCOUNT": "300000"}
     if executor == "native":
         request.getfixturevalue("native")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.accelerate.made_models import Wide
+from tests.accelerate.sample_models import Wide
 from torch import Tensor, nn
 
 from corewise.accelerate.malleable import module_watch
@@ -55,7 +55,9 @@ def _same(fast: Malleable, model: nn.Module, x: Tensor) -> bool:
     torch.manual_seed(3)
     got = fast(x)
     buffers = zip(model.buffers(), twin.buffers(), strict=True)
-    return torch.allclose(got, expected, atol=1e-6) and all(torch.allclose(a, b) for a, b in buffers)
+    # Sums that cancel keep the rounding errors of their largest terms.
+    atol = 1e-6 * max(1.0, float(expected.abs().max()))
+    return torch.allclose(got, expected, atol=atol) and all(torch.allclose(a, b) for a, b in buffers)
 
 
 def _stand_in(model: Held) -> None:
@@ -275,9 +277,9 @@ def test_attributes_that_are_set_reach_the_module(planned: Make) -> None:
 
 
 def test_the_page_has_the_figures_of_the_code() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "malleable.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "malleable.md"
     text = " ".join(page.read_text().split())
-    assert f"{malleable_module.MAX_SIGNATURES} kinds of inputs have a plan" in text
+    assert f"{malleable_module.MAX_SIGNATURES} input signatures have a plan" in text
     assert f"comes {malleable_module.CALLS_BEFORE_EVICTION} times while" in text
     assert f"{module_watch.MAX_WATCHED} things at most" in text
     assert f"within {malleable_module.STABLE_CALLS} calls" in text

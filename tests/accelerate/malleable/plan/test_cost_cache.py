@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.accelerate.made_kept import KEPT
-from tests.accelerate.made_models import Wide
+from tests.accelerate.malleable.plan.sample_cached_plan import CACHED_PLAN
+from tests.accelerate.sample_models import Wide
 
 from corewise.accelerate.malleable.module_wrapper import Malleable
 from corewise.accelerate.malleable.plan import cost_cache
@@ -20,8 +20,8 @@ def empty_cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_saved_plan_is_loaded() -> None:
-    save_plan("key", KEPT)
-    assert load_plan("key", 2) == KEPT
+    save_plan("key", CACHED_PLAN)
+    assert load_plan("key", 2) == CACHED_PLAN
     assert load_plan("another", 2) is None
     # The program has another number of calls.
     assert load_plan("key", 3) is None
@@ -30,16 +30,16 @@ def test_a_saved_plan_is_loaded() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 0}', '{"schema": 1, "plan": 3}'])
 def test_a_damaged_file_is_ignored_and_rewritten(text: str) -> None:
-    save_plan("key", KEPT)
+    save_plan("key", CACHED_PLAN)
     (cost_cache.get_cache_folder() / "key.json").write_text(text)
     assert load_plan("key", 2) is None
-    save_plan("key", KEPT)
-    assert load_plan("key", 2) == KEPT
+    save_plan("key", CACHED_PLAN)
+    assert load_plan("key", 2) == CACHED_PLAN
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    save_plan("key", KEPT)
+    save_plan("key", CACHED_PLAN)
     assert load_plan("key", 2) is None
 
 

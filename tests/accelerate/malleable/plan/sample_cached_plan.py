@@ -3,7 +3,7 @@
 from corewise.accelerate.malleable.plan.cost_cache import CachedPlan
 from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
 
-KEPT = CachedPlan(
+CACHED_PLAN = CachedPlan(
     ({1: 1.0, 2: 0.5}, {1: 0.25, 2: 0.2}),
     (OperatorTask((0,), ()), OperatorTask((1,), (0,))),
     "moldable",

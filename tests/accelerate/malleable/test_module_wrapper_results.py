@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.accelerate.made_models import Lstms, RandomGraph, Wide
+from tests.accelerate.sample_models import Lstms, RandomGraph, Wide
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 

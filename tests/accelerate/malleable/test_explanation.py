@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tests.accelerate.made_models import Wide
+from tests.accelerate.sample_models import Wide
 
 from corewise.accelerate.malleable.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry, build_chrome_trace

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.accelerate.made_models import RandomGraph
+from tests.accelerate.sample_models import RandomGraph
 from torch import Tensor, nn
 
 from corewise.accelerate.malleable.capture.module_capture import capture

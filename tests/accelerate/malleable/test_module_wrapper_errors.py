@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.accelerate.made_models import Wide
+from tests.accelerate.sample_models import Wide
 from torch import Tensor, nn
 
 from corewise.accelerate.malleable import idle_threads

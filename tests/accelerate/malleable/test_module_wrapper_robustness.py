@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.accelerate.made_kept import KEPT
-from tests.accelerate.made_models import Wide
+from tests.accelerate.malleable.plan.sample_cached_plan import CACHED_PLAN
+from tests.accelerate.sample_models import Wide
 
 from corewise.accelerate.kernels import build
 from corewise.accelerate.malleable.capture.export_silence import export_quietly
@@ -190,10 +190,10 @@ DAMAGES: list[Callable[[dict[str, Any]], object]] = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_kept_file_with_odd_content_is_ignored(damage: Callable[[dict[str, Any]], object]) -> None:
-    save_plan("key", KEPT)
+    save_plan("key", CACHED_PLAN)
     path = cost_cache.get_cache_folder() / "key.json"
     data = json.loads(path.read_text())
-    assert load_plan("key", 2) == KEPT
+    assert load_plan("key", 2) == CACHED_PLAN
     damage(data)
     path.write_text(json.dumps(data))
     assert load_plan("key", 2) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.accelerate.made_models import Lstms, RandomGraph, Wide
+from tests.accelerate.sample_models import Lstms, RandomGraph, Wide
 from torch import Tensor, nn
 
 from corewise.accelerate.malleable.capture.module_capture import capture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.accelerate.replaying import replay
+from tests.accelerate.malleable.program_replay import replay
 from torch.utils import _pytree as pytree
 
 from corewise.accelerate.malleable.capture.batch_cuts import MAX_SLICE_ROWS, MIN_SLICE_ROWS, count_slices

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.accelerate.made_models import Lstms, Wide
+from tests.accelerate.sample_models import Lstms, Wide
 from torch import Tensor, nn
 
 from corewise.accelerate.malleable.capture.export_stand_in import build_stand_in

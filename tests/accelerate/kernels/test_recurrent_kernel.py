@@ -319,7 +319,7 @@ def test_narrower_vectors_give_the_same_numbers(capability: str) -> None:
     program = (
         "import torch\n"
         "from corewise.accelerate.kernels.build import load_native_module\n"
-        "from tests.accelerate.test_row_lstms import CLOSE, by_torch, given, with_gradients\n"
+        "from tests.accelerate.kernels.test_recurrent_kernel import CLOSE, by_torch, given, with_gradients\n"
         "load_native_module()\n"
         "for size in ((7, 5, 3, 4), (20, 33, 10, 10), (5, 17, 7, 13)):\n"
         "    values = given(size)\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.accelerate.made_models import Wide
+from tests.accelerate.sample_models import Wide
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
