@@ -12,7 +12,7 @@ from corewise.report.page import write_page
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "report"))
 from browser import Browser, find_chromium, running_browser
-from made_report import made_report, scaling_study
+from sample_report import made_report, scaling_study
 
 SORT = "document.getElementById('table-trials-sort-3').click()"
 HAS_TABLE = "document.querySelector('#table-trials tbody tr td')"

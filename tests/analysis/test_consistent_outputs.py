@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import MACHINE, PROTOCOL, around, made_store, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, around, made_store, trial
 from typer.testing import CliRunner
 
 from corewise.analysis.comparison.selection import parse_by

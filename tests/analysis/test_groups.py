@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_trials import MACHINE, PROTOCOL, failed, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, failed, group_of, scaling, trial
 
 from corewise.analysis.columns import combine_codes, encode_column, find_largest_each, parse_numbers, split_by_number
 from corewise.analysis.groups import RecordSource, group_records, label_stores

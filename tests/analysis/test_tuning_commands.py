@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from made_trials import MACHINE, around, failed, made_store, trial
+from tests.report.sample_trials import MACHINE, around, failed, made_store, trial
 from typer.core import TyperGroup
 
 from corewise.analysis.findings.finding import Finding

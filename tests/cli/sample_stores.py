@@ -1,15 +1,12 @@
 """A store such as a few studies leave behind, for the tests of what shows it."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.store.made_records import made_record, made_run
+
 from corewise.store.store import Store
 from corewise.study.record import Record
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-from made_records import made_record, made_run
 
 THREAD_STEPS_S = {1: 8.1, 2: 4.3, 4: 2.31, 8: 1.32, 16: 1.318}
 

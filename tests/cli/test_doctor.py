@@ -234,7 +234,7 @@ def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(
 
     (tmp_path / "corewise").write_text("a file stands where the folder should")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)  # measuring itself has tests of its own
+    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)
     result = CliRunner().invoke(app(), ["--ceilings", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["ceilings"]["peak"]

@@ -5,7 +5,7 @@ import json
 import duckdb
 import pytest
 import typer
-from made_stores import made_record, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import made_record, made_store, scaling_records, unmeasured_records
 from typer.testing import CliRunner
 
 from corewise.cli.export import export

@@ -2,18 +2,14 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from tests.report.sample_trials import REAL_STORE, made_store, scaling
 from typer.testing import CliRunner
 
 from corewise.cli.main import build_app
 from corewise.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-
-from made_trials import REAL_STORE, made_store, scaling
 
 APP = build_app()
 

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 import typer
-from made_stores import hybrid_records, made_record, made_run, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import (
+    hybrid_records,
+    made_record,
+    made_run,
+    made_store,
+    scaling_records,
+    unmeasured_records,
+)
 from typer.testing import CliRunner
 
 from corewise.cli.show import show

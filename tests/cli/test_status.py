@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import typer
-from made_stores import hybrid_records, made_record, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import hybrid_records, made_record, made_store, scaling_records, unmeasured_records
 from typer.testing import CliRunner
 
 from corewise.cli.status import status

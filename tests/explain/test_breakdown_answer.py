@@ -5,8 +5,8 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from made_breakdown import CEILINGS, CONV, POOL, answer, breakdown
 from rich.console import Console
+from tests.explain.sample_breakdown import CEILINGS, CONV, POOL, answer, breakdown
 
 from corewise.cli.render.primitives_table import draw_answer
 from corewise.explain.explanation_text import describe_method, format_share, suggest_commands, summarize_answer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_ceilings import build_ceiling, build_ceilings
+from tests.machine.sample_ceilings import build_ceiling, build_ceilings
 
 from corewise.errors import UserError
 from corewise.machine.ceilings.cache import build_cache_path, read_cached_ceilings, save_ceilings
@@ -216,7 +216,7 @@ def test_a_file_without_dates_of_its_figures_has_that_of_the_whole(tmp_path: Pat
 
 
 def build_later_ceilings(times: float, is_busy: bool, **changes: Any) -> Ceilings:
-    """The same ceilings measured a day later, all so many times as high."""
+    """Build the same ceilings measured a day later, all `times` as high."""
     when = "2026-11-16T10:00:00.000Z"
     figures = [
         replace(each, best=times * each.best, median=times * each.median, measured_at=when, is_busy=is_busy)

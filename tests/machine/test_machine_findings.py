@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from trees import GIB, Tree, add_two_sockets
+from tests.machine.sysfs_trees import GIB, Tree, add_two_sockets
 
 from corewise.machine.allocation import read_allocation
 from corewise.machine.facts import Frequency, Load, MachineFacts, read_facts

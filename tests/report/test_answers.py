@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_trials import MACHINE, PARAMS, REAL_STORE, around, failed, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PARAMS, REAL_STORE, around, failed, group_of, scaling, trial
 
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from browser import Page
-from made_report import HOSTILE, hostile_report, hostile_table, made_report, scaling_study
 from page_steps import Open, click, wait_for_file
+from tests.report.sample_report import HOSTILE, hostile_report, hostile_table, made_report, scaling_study
 
 from corewise.report.report_model import Report
 from corewise.report.text_blocks import clean

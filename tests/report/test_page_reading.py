@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from made_report import made_report, scaling_study
 from page_steps import ALL_DRAWN, SHOWN_COUNT, TRIALS, Open, background, click, column, enter
+from tests.report.sample_report import made_report, scaling_study
 
 from corewise.report.page import write_page
 from corewise.study.record import format_utc_now

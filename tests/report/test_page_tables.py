@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from browser import Browser, Page
-from made_report import hostile_table, made_report, scaling_study
 from page_steps import ALL_DRAWN, SHOWN_COUNT, TRIALS, Open, click, column, enter, save_csv, wait_for_file
+from tests.report.sample_report import hostile_table, made_report, scaling_study
 
 from corewise.report.page import write_page
 from corewise.report.report_builder import build_report

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_trials import trial
+from tests.report.sample_trials import trial
 
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.phrases import describe_task, describe_workload

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_report import HOSTILE, hostile_report, made_report, scaling_study, trial_table
+from tests.report.sample_report import HOSTILE, hostile_report, made_report, scaling_study, trial_table
 
 from corewise.analysis.phrases import replace_backticks
 from corewise.errors import UserError

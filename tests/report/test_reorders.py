@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from made_trials import group_of, trial
+from tests.report.sample_trials import group_of, trial
 
 from corewise.report.reorders import build_reorder_table
 

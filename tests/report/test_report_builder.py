@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from made_trials import MACHINE, PARAMS, PROTOCOL, REAL_STORE, failed, made_store, scaling, trial
+from tests.report.sample_trials import MACHINE, PARAMS, PROTOCOL, REAL_STORE, failed, made_store, scaling, trial
 
 from corewise.analysis.groups import RecordSource
 from corewise.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from made_trials import REAL_STORE, made_store, scaling, trial
+from tests.report.sample_trials import REAL_STORE, made_store, scaling, trial
 
 from corewise.report.publications.published_figures import (
     Publication,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from made_trials import made_store, scaling
+from tests.report.sample_trials import made_store, scaling
 from typer.testing import CliRunner
 
 from corewise.cli.main import build_app

@@ -1,4 +1,4 @@
-"""What a single operator refuses by itself is skipped with its reason when a study is planned."""
+"""Points that a single operator refuses are skipped with the reason when a study is planned."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_arena import build_space
+from tests.tuning.simulated_arena import build_space
 
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulated_arena import RecordingWatcher, Rule, SimulatedArena, build_space, refuse
+from tests.tuning.simulated_arena import RecordingWatcher, Rule, SimulatedArena, build_space, refuse
 
 from corewise.measured.trial import NO_EFFECT, NOT_NOW
 from corewise.tuning.search.coordinate_search import RACE_SHARE, Search

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_arena import SimulatedArena, build_space, refuse
+from tests.tuning.simulated_arena import SimulatedArena, build_space, refuse
 
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK, NOT_NOW

@@ -1,4 +1,4 @@
-"""PrintedTexts numbers of scripts, compared with those of the default."""
+"""Printed numbers of scripts, compared with those of the default."""
 
 import math
 from pathlib import Path

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from simulated_arena import SimulatedArena, build_space
+from tests.tuning.simulated_arena import SimulatedArena, build_space
 
 from corewise.tuning.search.paired_race import (
     MAX_ROUNDS,

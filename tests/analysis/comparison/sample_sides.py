@@ -1,18 +1,14 @@
 """Stores made by hand for the tests of comparisons."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.store.made_records import made_record, made_run
 
 from corewise.store.store import Store
 from corewise.study.record import Record
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "store"))
-
-from made_records import made_record, made_run
 
 NO_LOOKS = {"min_runs": 12, "max_runs": 12}
 
@@ -30,7 +26,7 @@ def trial(trial_id: str, step_s: float | Sequence[float] = 0.5, **changes: Any) 
 
 
 def disturbed(trial_id: str, step_s: float, num: int, num_quiet: int = 0, **changes: Any) -> Record:
-    """A record of so many disturbed processes around this step, and so many quiet ones around 0.5 s."""
+    """Build a record of `num` disturbed processes around this step and `num_quiet` quiet ones around 0.5 s."""
     steps = processes(step_s, num, seed=3) + processes(0.5, num_quiet, seed=4)
     disturbances = ["other processes used 0.93 s of CPU"]
     runs = tuple(made_run(step, disturbances=disturbances if i < num else []) for i, step in enumerate(steps))

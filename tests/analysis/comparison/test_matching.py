@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from made_sides import failed, over_threads, skipped, store_of, trial
+from tests.analysis.comparison.sample_sides import failed, over_threads, skipped, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.selection import parse_by, parse_where

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_sides import NO_LOOKS, disturbed, over_threads, processes, store_of, trial
+from tests.analysis.comparison.sample_sides import NO_LOOKS, disturbed, over_threads, processes, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.selection import parse_by

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, failed, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, REAL_STORE, around, failed, scaling, trial
 from typer.core import TyperGroup
 
 from corewise.analysis.findings.finding import Finding

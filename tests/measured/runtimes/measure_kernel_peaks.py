@@ -1,4 +1,4 @@
-"""Print the estimated and the measured memory of kernels or primitives: `peak_of_kernel.py RUNTIME LIST`.
+"""Print the estimated and the measured memory of kernels or primitives: `measure_kernel_peaks.py RUNTIME LIST`.
 
 LIST holds a name, the parameters and those of a small run, for each. Each runs in a separate process,
 forked like a rank after the framework was imported. The small run starts the framework first, so its code

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.explain.made_breakdown import CONV as MADE_CONV
+from tests.explain.sample_breakdown import CONV as MADE_CONV
 
 from corewise.measured.workloads.model_breakdown import (
     BETWEEN,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from made_trials import trial
+from tests.report.sample_trials import trial
 
 from corewise.study.record import Record
 

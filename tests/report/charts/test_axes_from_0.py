@@ -2,7 +2,7 @@
 
 import json
 
-from made_trials import made_store, scaling
+from tests.report.sample_trials import made_store, scaling
 
 from corewise.report.charts.chart_theme import build_y_axis
 from corewise.report.report_builder import build_report

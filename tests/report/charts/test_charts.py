@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, REAL_STORE, around, group_of, scaling, trial
 
 from corewise.analysis.groups import Group
 from corewise.analysis.ranking import rank_trials

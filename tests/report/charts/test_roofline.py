@@ -8,8 +8,8 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_roofs import many_roofed, roofed
-from made_trials import MACHINE, trial
+from tests.report.charts.sample_rooflines import many_roofed, roofed
+from tests.report.sample_trials import MACHINE, trial
 
 from corewise.analysis.findings.finding import Finding
 from corewise.analysis.findings.study_evidence import StudyEvidence

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pytest
 from browser import Page
-from made_trials import trial
+from tests.report.sample_trials import trial
 
 from corewise.analysis.tuning_results import LadderStep, RacedSetting, SettingResult, StoredTuning, read_tunings
 from corewise.report.charts.ladder import GAIN, LOSS, OTHERS, RACED, build_tuning_charts

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import made_store, trial
+from tests.report.sample_trials import made_store, trial
 
 from corewise.report.charts.whiskers import describe_cut_whiskers, find_whisker_limit
 from corewise.report.report_builder import build_report

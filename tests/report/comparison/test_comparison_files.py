@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_sides import disturbed, failed, over_threads, skipped, store_of, trial
+from tests.analysis.comparison.sample_sides import disturbed, failed, over_threads, skipped, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.store_comparison import compare_stores

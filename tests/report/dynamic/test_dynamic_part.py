@@ -7,8 +7,8 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_dynamic import NUM_CORES, changing, fixed, fixed_grid, plan_facts
-from made_trials import scaling, trial
+from tests.report.dynamic.sample_dynamic_trials import NUM_CORES, changing, fixed, fixed_grid, plan_facts
+from tests.report.sample_trials import scaling, trial
 
 from corewise.analysis.groups import Group, RecordSource, group_records
 from corewise.analysis.ranking import rank_trials

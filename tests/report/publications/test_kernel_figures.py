@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from made_trials import group_of, trial
+from tests.report.sample_trials import group_of, trial
 
 from corewise.analysis.ranking import rank_trials
 from corewise.report.publications.comparison_tables import compare_with_published

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from made_trials import around, group_of, scaling, trial
+from tests.report.sample_trials import around, group_of, scaling, trial
 
 from corewise.analysis.ranking import rank_trials
 from corewise.errors import UserError

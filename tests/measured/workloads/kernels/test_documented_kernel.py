@@ -10,7 +10,7 @@ from corewise.measured.runtimes.kernel_job import prepare_kernel
 from corewise.measured.runtimes.numpy.arrays import NumpyArrays
 from corewise.measured.workloads.base import is_kernel
 
-DOC = Path(__file__).parents[3] / "docs" / "own-workload.md"
+DOC = Path(__file__).parents[4] / "docs" / "own-workload.md"
 
 
 def test_the_kernel_in_the_documentation_computes_what_it_says(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from separate_device import SeparateDevice, load_separate_pieces
 from tests.measured.runtimes.xla_frameworks import FRAMEWORKS, arrays_of_any
+from tests.measured.workloads.kernels.separate_device import SeparateDevice, load_separate_pieces
 
 from corewise.measured.runtimes.base import Infeasible
 from corewise.measured.runtimes.devices import host_memory

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from separate_device import SeparateDevice
 from tests.measured.runtimes.xla_frameworks import FRAMEWORKS, arrays_of_any, need_framework
+from tests.measured.workloads.kernels.separate_device import SeparateDevice
 
 from corewise.measured.pinning import is_helper
 from corewise.measured.runtimes.base import Infeasible

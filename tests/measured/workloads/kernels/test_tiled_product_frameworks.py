@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from separate_device import load_separate_pieces
 from tests.measured.runtimes.xla_frameworks import FRAMEWORKS, Need, arrays_of_any, need_framework, run_for_json
+from tests.measured.workloads.kernels.separate_device import load_separate_pieces
 
 from corewise.measured.runtimes.kernel_job import estimate_peak_bytes
 from corewise.measured.workloads.kernels.framework_pieces import load_pieces
