@@ -1,4 +1,4 @@
-"""A store such as a few studies leave behind, for the tests of what shows it."""
+"""Records and stores like those of a few studies, for tests of the verbs that show them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ THREAD_STEPS_S = {1: 8.1, 2: 4.3, 4: 2.31, 8: 1.32, 16: 1.318}
 
 
 def scaling_records(**changes: Any) -> list[Record]:
-    """Records over threads whose last two do not differ significantly."""
+    """Build records over threads whose last two do not differ significantly."""
     return [
         made_record(f"{threads:02d}abcdef01", step_s, params={"threads": threads, **changes.pop("params", {})})
         for threads, step_s in THREAD_STEPS_S.items()
@@ -20,7 +20,7 @@ def scaling_records(**changes: Any) -> list[Record]:
 
 
 def hybrid_records() -> list[Record]:
-    """Records over processes, threads and layout in inference, one of them disturbed."""
+    """Build records over processes, threads and layout in inference, one of them disturbed."""
     made = []
     for i, (processes, threads) in enumerate([(1, 16), (4, 4), (16, 1)]):
         for layout in ("contiguous", "channels_last"):
@@ -33,7 +33,7 @@ def hybrid_records() -> list[Record]:
 
 
 def unmeasured_records() -> list[Record]:
-    """Failed and skipped trials."""
+    """Build records of failed and skipped trials."""
     none: dict[str, Any] = {"metrics": {}, "runs": ()}
     failed = made_record(
         "f00dface", status="failed", kind="memory", reason="rank 0 was killed for want of memory",
@@ -49,8 +49,8 @@ def unmeasured_records() -> list[Record]:
     return [failed, *skipped]
 
 
-def made_store(path: Path, *records: Record) -> Store:
-    """A store that holds the records."""
+def write_store(path: Path, *records: Record) -> Store:
+    """Write a store with these records and return it."""
     store = Store.open(path)
     for record in records:
         store.append(record)

@@ -1,4 +1,4 @@
-"""Made-up /sys and /proc trees."""
+"""Synthetic /sys and /proc trees."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A report made up for tests: several studies, charts of every shape the page must fit, hostile names."""
+"""A synthetic report for tests: several studies, charts of every shape the page must fit, hostile names."""
 
 import random
 from typing import Any
@@ -230,8 +230,8 @@ def hostile_study() -> StudyPart:
     )
 
 
-def made_report(**changes: Any) -> Report:
-    """One study, findings, a machine and versions; `changes` replace fields."""
+def build_sample_report(**changes: Any) -> Report:
+    """Build a report of one study, findings, a machine and versions; `changes` replace fields."""
     values: dict[str, Any] = {
         "title": "ResNet-50 on 16 cores",
         "made_at": "2026-11-15T13:26:00Z",
@@ -274,4 +274,4 @@ def hostile_report(**changes: Any) -> Report:
         "notices": HOSTILE,
         "sources": HOSTILE,
     }
-    return made_report(**{**values, **changes})
+    return build_sample_report(**{**values, **changes})

@@ -1,4 +1,4 @@
-"""Trials made by hand for the tests of what a report computes."""
+"""Synthetic trials for tests of what a report computes."""
 
 import hashlib
 import json
@@ -25,12 +25,12 @@ PROTOCOL = {"min_runs": 5, "max_runs": 5, "target_interval": 0.05, "confidence":
 
 
 def around(rate: float, spread: float = 0.01, num: int = 5) -> list[float]:
-    """Rates of runs whose median is this one."""
+    """List rates of runs whose median is this one."""
     return [rate * (1 + spread * (i - (num - 1) / 2) / (num or 1)) for i in range(num)]
 
 
 def trial(rates: Sequence[float] | float, **changes: Any) -> Record:
-    """An ok trial whose runs had these throughputs; `params` and `metrics` are merged into the usual ones."""
+    """Build an ok trial whose runs had these throughputs; `params` and `metrics` are merged into the usual ones."""
     rates = around(rates) if isinstance(rates, (int, float)) else list(rates)
     params = {**PARAMS, **changes.pop("params", {})}
     metrics = _metrics(rates, params) if rates else {}
@@ -55,7 +55,7 @@ def trial(rates: Sequence[float] | float, **changes: Any) -> Record:
 
 
 def failed(reason: str = "rank 0 was killed for want of memory", **changes: Any) -> Record:
-    """A trial that gave no number."""
+    """Build a trial that failed for this reason."""
     return trial([], status="failed", kind="memory", reason=reason, **changes)
 
 
@@ -85,13 +85,13 @@ def _metrics(rates: Sequence[float], params: dict[str, Any]) -> dict[str, float]
 
 
 def group_of(*records: Record) -> Group:
-    """The one group that these records are."""
+    """Build the one group that these records form."""
     [group] = group_records([RecordSource(label="store", records=records)])
     return group
 
 
 def scaling(spread: float = 0.01, **changes: Any) -> list[Record]:
-    """Trials over threads: nearly ideal up to 4, hardly more from 8 on."""
+    """Build trials over threads: nearly ideal up to 4, hardly more from 8 on."""
     rates = {1: 1.0, 2: 1.95, 4: 3.7, 8: 5.0, 16: 5.5}
     params = changes.pop("params", {})
     return [
@@ -100,8 +100,8 @@ def scaling(spread: float = 0.01, **changes: Any) -> list[Record]:
     ]
 
 
-def made_store(path: Path, *records: Record) -> Path:
-    """A store on disk that holds the records."""
+def write_store(path: Path, *records: Record) -> Path:
+    """Write a store with these records and return its path."""
     with Store.open(path) as store:
         for record in records:
             store.append(record)

@@ -38,7 +38,7 @@ def learning(built: None) -> Any:
         yield
 
 
-class Noted(TorchDispatchMode):
+class CountingMode(TorchDispatchMode):
     """Counts our operators."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ def test_a_model_learns_the_same() -> None:
 def test_supported_layers_use_the_kernel_in_both_passes() -> None:
     model, x = use_fast_kernels(mixed()), images(6, 3, 17, 13)
     assert count_fast_layers(model) == 3
-    with Noted() as noted:
+    with CountingMode() as noted:
         gradients(model, x)
     # Two layers run a forward and a backward pass.
     assert noted.names.count(CONVOLVES) == 4
@@ -141,7 +141,7 @@ def test_supported_layers_use_the_kernel_in_both_passes() -> None:
 
 def test_without_gradients_only_results_are_computed() -> None:
     layer, x = use_fast_kernels(laid_out(nn.Conv2d(16, 16, 3, padding=1))), images(8, 16, 9, 9)
-    with Noted() as noted, torch.no_grad():
+    with CountingMode() as noted, torch.no_grad():
         made = layer(x)
     assert noted.names == [CONVOLVES]
     assert error(made, copy.deepcopy(layer).double()(x.double())) < MOST_ERROR
@@ -152,7 +152,7 @@ def test_only_required_gradients_are_computed(learns: str) -> None:
     layer = use_fast_kernels(laid_out(nn.Conv2d(16, 32, 3, padding=1)).requires_grad_(False))
     x = images(8, 16, 9, 9)
     of = {"weight": layer.weight, "bias": layer.bias, "x": x}[learns].requires_grad_()
-    with Noted() as noted:
+    with CountingMode() as noted:
         layer(x).sum().backward()
     counted = {"weight": (1, 1), "bias": (1, 0), "x": (2, 0)}[learns]
     assert (noted.names.count(CONVOLVES), noted.names.count(LEARNS)) == counted
@@ -162,10 +162,10 @@ def test_only_required_gradients_are_computed(learns: str) -> None:
 
 def test_few_tiles_of_many_weights_are_left_to_torch_but_for_the_gradient_of_weights() -> None:
     layer, x = (use_fast_kernels(laid_out(nn.Conv2d(272, 256, 3, padding=1))), images(8, 272, 7, 7).requires_grad_())
-    with Noted() as noted:
+    with CountingMode() as noted:
         layer(x).sum().backward()
     assert noted.names == [LEARNS]
-    with Noted() as noted:
+    with CountingMode() as noted:
         layer(images(2, 272, 3, 3)).sum().backward()
     assert noted.names == []
 
@@ -184,11 +184,11 @@ def shorter(model: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", [other_layout, other_numbers, shorter])
-def test_what_kernels_are_not_made_for_is_torchs_to_the_last_bit(call: Any) -> None:
+def test_unsupported_calls_give_the_bits_of_torch(call: Any) -> None:
     plain, x = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 5)), images(4, 16, 12, 12)
     own = use_fast_kernels(copy.deepcopy(plain).to(memory_format=torch.channels_last))
     plain.to(memory_format=torch.channels_last)
-    with Noted() as noted:
+    with CountingMode() as noted:
         made = call(own, x)
     assert noted.names == []
     assert torch.equal(made, call(plain, x))
@@ -227,7 +227,7 @@ def test_weights_stay_where_they_are_and_all_can_be_undone() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_is_quick_with_weights_of_its_own(copied: Any) -> None:
+def test_a_copy_uses_fast_kernels_with_separate_weights(copied: Any) -> None:
     model, x = use_fast_kernels(mixed()), images(6, 3, 17, 13)
     other = copied(model)
     assert count_fast_layers(other) == 3
@@ -317,7 +317,7 @@ def test_wrong_channels_raise_the_error_of_torch() -> None:
         ("lstm_ensemble", {"time_steps": 20, "hidden": 16, "members": 2, "num_classes": 6}, 4),
     ],
 )
-def test_a_trial_passes_its_check_and_tells_how_many(
+def test_a_trial_passes_its_check_and_counts_its_fast_layers(
     params: Params, alone: RankContext, workload: str, more: dict[str, Any], num_layers: int
 ) -> None:
     runtime = find_runtime("torch")
@@ -342,7 +342,7 @@ def test_a_trial_passes_its_check_and_tells_how_many(
         ({"workload": "resnet18", "float32_precision": "bf16"}, "do not support float32_precision: bf16"),
     ],
 )
-def test_a_trial_that_cannot_be_has_its_reason(
+def test_an_infeasible_trial_has_its_reason(
     params: Params, alone: RankContext, values: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(Infeasible, match=f"execution fast-kernels: .*{reason}"):

@@ -116,7 +116,7 @@ def test_using_fast_kernels_does_not_evaluate_a_parametrization() -> None:
     torch.testing.assert_close(dict(layer.state_dict()), dict(before), rtol=0, atol=0)
 
 
-def test_layers_within_a_transform_that_is_not_theirs() -> None:
+def test_layers_work_inside_transforms_of_other_functions() -> None:
     x, steps, factor = images(2, 16, 20, 20), torch.randn(5, 32, 16), torch.tensor(2.0)
     for (plain, quick), given in ((convolution(), x), (lstm(), steps)):
 
@@ -128,7 +128,7 @@ def test_layers_within_a_transform_that_is_not_theirs() -> None:
         torch.testing.assert_close(other, one, **CLOSE)
 
 
-def test_many_gradients_at_once() -> None:
+def test_batched_gradients_are_those_of_torch() -> None:
     x, dy = images(2, 16, 20, 20).requires_grad_(), torch.randn(3, 2, 32, 20, 20)
     gradients = [torch.autograd.grad(layer(x), x, dy, is_grads_batched=True)[0] for layer in convolution()]
     torch.testing.assert_close(gradients[1], gradients[0], **CLOSE)

@@ -98,7 +98,7 @@ def test_a_sum_spreads_its_terms_out_and_takes_other_formats() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_suit_stays_onednns(changed: dict[str, Any], is_suited: bool) -> None:
+def test_unsupported_layers_stay_with_onednn(changed: dict[str, Any], is_suited: bool) -> None:
     layer = nn.Conv2d(**{"in_channels": 32, "out_channels": 32, "kernel_size": 3, **changed})
     assert supports_layer(layer) is is_suited
     x = images(2, layer.in_channels, 9, 8)
@@ -138,7 +138,7 @@ def test_both_kernels_are_measured_without_side_effects(monkeypatch: pytest.Monk
     assert torch.equal(x, before)
 
 
-def test_where_it_cannot_be_built_all_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_cpp_module_all_layers_stay_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot() -> None:
         raise NativeBuildError("no C++ compiler is found")
 
@@ -151,7 +151,7 @@ def test_where_it_cannot_be_built_all_stays_as_it_was(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("gain", [2.0, 0.5])
-def test_the_record_says_how_many_layers_take_it(
+def test_the_record_counts_the_winograd_layers(
     gain: float, params: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

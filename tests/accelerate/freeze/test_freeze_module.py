@@ -194,7 +194,7 @@ def test_random_networks_compute_the_same(seed: int) -> None:
             torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_a_module_that_does_more_than_its_graph_tells_is_refused() -> None:
+def test_a_module_that_does_more_than_its_graph_shows_is_refused() -> None:
     class Aliasing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -360,7 +360,7 @@ class Added(nn.Module):
 @pytest.mark.parametrize(
     "shapes", [((3, 4, 5, 5), (1, 4, 5, 5)), ((1, 4, 5, 5), (3, 4, 5, 5)), ((2, 4, 1, 1), (2, 4, 5, 5))], ids=str
 )
-def test_a_sum_spreads_its_terms_out_for_other_sizes(shapes: Any) -> None:
+def test_a_sum_broadcasts_for_other_sizes(shapes: Any) -> None:
     module = Added().eval()
     frozen = freeze(module, (torch.randn(1, 4, 1, 1), torch.randn(1, 4, 1, 1)))
     assert nodes(frozen) == ["prepared_0"]
@@ -370,7 +370,7 @@ def test_a_sum_spreads_its_terms_out_for_other_sizes(shapes: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3, None], ids=["layer", "norm", "idle", "activation", "all"])
-def test_where_a_hook_is_nothing_is_left_out(place: int | None) -> None:
+def test_hooks_are_never_skipped(place: int | None) -> None:
     module = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Identity(), nn.ReLU(), nn.Conv2d(4, 4, 1))
     hooked = module if place is None else module[place]
     seen = []

@@ -97,7 +97,7 @@ def test_packed_sequences_and_single_ones_go_through_the_layer_itself() -> None:
         torch.testing.assert_close(frozen(packed)[0].data, module(packed)[0].data)
 
 
-def test_turned_inputs_are_read_from_the_last_step_on() -> None:
+def test_flipped_inputs_are_read_from_the_last_step_on() -> None:
     module = Backwards().eval()
     frozen = freeze(module, (torch.randn(9, 20, 6),))
     [layer] = by_rows(frozen)
@@ -124,7 +124,7 @@ def test_the_ensemble_is_frozen_layer_by_layer() -> None:
     assert_same(frozen, module, torch.randn(9, 6, 10))
 
 
-def test_changes_of_either_are_not_the_others() -> None:
+def test_model_and_copy_do_not_change_each_other() -> None:
     module = Reader().eval()
     frozen = freeze(module, (torch.randn(9, 20, 6),))
     x = torch.randn(9, 20, 6)

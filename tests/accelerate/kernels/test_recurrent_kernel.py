@@ -152,7 +152,7 @@ def is_ours(result: Any) -> bool:
     ],
     ids=["double", "projected", "one row of a wide layer", "more weights than a cache holds"],
 )
-def test_what_is_not_for_us_is_torchs(layer: Any, shape: tuple[int, ...]) -> None:
+def test_unsupported_layers_are_computed_by_torch(layer: Any, shape: tuple[int, ...]) -> None:
     args = layer_args(layer, torch.randn(shape, dtype=next(layer.parameters()).dtype))
     got = torch.ops.corewise.lstm(*args)
     assert not is_ours(got[0])
@@ -339,7 +339,7 @@ def test_narrower_vectors_give_the_same_numbers(capability: str) -> None:
     assert "AVX512" not in done.stdout
 
 
-def test_a_forked_process_computes_on() -> None:
+def test_a_forked_process_can_use_the_kernel() -> None:
     values = given((30, 64, 9, 11))
     wanted = torch.ops.corewise.lstm_direction(*values, reverse=False)[0]
     child = os.fork()
@@ -381,7 +381,7 @@ def targets(captured: CapturedProgram) -> list[str]:
     return [str(call.target) for call in captured.program.calls]
 
 
-def test_a_layer_between_two_turns_reads_from_the_last_step_on() -> None:
+def test_a_layer_between_two_flips_reads_from_the_last_step_on() -> None:
     captured = capture(BothWays().eval(), (torch.randn(7, 64, 6),), {}, 2, own_kernels=True)
     assert captured.program.num_own_lstms == 2 * 2
     assert not any("flip" in one for one in targets(captured))
@@ -389,7 +389,7 @@ def test_a_layer_between_two_turns_reads_from_the_last_step_on() -> None:
 
 
 @pytest.mark.parametrize("turns", [(1, 1), (0, 1), (1, 0)])
-def test_other_turns_stay(turns: tuple[int, int]) -> None:
+def test_other_flips_are_not_removed(turns: tuple[int, int]) -> None:
     captured = capture(BothWays(turns).eval(), (torch.randn(7, 64, 6),), {}, 1, own_kernels=True)
     assert captured.program.num_own_lstms == 2
     assert sum("flip" in one for one in targets(captured)) == 2

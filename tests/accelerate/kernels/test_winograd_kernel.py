@@ -164,7 +164,7 @@ def test_older_instructions_compute_the_same(
     assert max(errors) < MOST_ERROR
 
 
-def test_mistakes_are_named_and_nothing_is_computed_for_no_image() -> None:
+def test_invalid_arguments_raise_and_an_empty_batch_gives_an_empty_result() -> None:
     packed = torch.ops.corewise.winograd_weight(weights(16, 16, 3))
     convolution = torch.ops.corewise.winograd_convolution
     assert convolution(images(0, 16, 5, 5), packed, None, 3, (1, 1), None, False).shape == (0, 16, 5, 5)

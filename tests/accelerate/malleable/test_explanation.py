@@ -96,5 +96,5 @@ def test_the_best_of_what_was_timed_runs_and_all_are_shown() -> None:
     assert len(re.findall(r" runs$", text, re.MULTILINE)) == 1 or "no plan differs" in text
 
 
-def test_nothing_seen_is_said_too(planned: Make) -> None:
+def test_an_uncalled_model_says_that_it_saw_no_inputs(planned: Make) -> None:
     assert planned(Wide()).explain() == "Wide: no inputs seen yet."

@@ -88,7 +88,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_what_is_changed_is_noticed(change: Callable[[Any], Any]) -> None:
+def test_changes_of_the_module_are_detected(change: Callable[[Any], Any]) -> None:
     model = Held().train()
     before = ModuleWatch(model)
     change(model)
@@ -98,7 +98,7 @@ def test_what_is_changed_is_noticed(change: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["number", "momentum", "parametrised"])
-def test_what_is_changed_after_planning_counts_at_the_next_call(planned: Make, name: str) -> None:
+def test_changes_after_planning_take_effect_at_the_next_call(planned: Make, name: str) -> None:
     model, x = Held().train(), torch.randn(16, 8)
     with torch.no_grad():
         fast = planned(model, x)
@@ -114,7 +114,7 @@ def test_what_is_changed_after_planning_counts_at_the_next_call(planned: Make, n
     assert _is_by_plan(fast)
 
 
-def test_what_is_set_to_the_same_again_keeps_the_plan(planned: Make) -> None:
+def test_attributes_set_to_equal_values_keep_the_plan(planned: Make) -> None:
     model, x = Held().eval(), torch.randn(16, 8)
     model.scale = 1234.5
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_a_module_whose_attributes_change_at_each_call_is_not_planned_for_at_eac
 
 
 @pytest.mark.parametrize("how", ["parameter", "assigned"])
-def test_weights_that_are_no_longer_tied_have_gradients_of_their_own(planned: Make, how: str) -> None:
+def test_weights_that_are_no_longer_tied_have_separate_gradients(planned: Make, how: str) -> None:
     model, x = Tied(), torch.randn(16, 8)
     fast = planned(model, x)
     assert _is_by_plan(fast)
@@ -174,7 +174,7 @@ def test_weights_that_are_no_longer_tied_have_gradients_of_their_own(planned: Ma
         assert torch.allclose(one.grad, other.grad, atol=1e-4)
 
 
-def test_parameters_outside_the_registers_are_left_to_the_module(planned: Make) -> None:
+def test_modules_with_unregistered_parameters_run_unchanged(planned: Make) -> None:
     class Hides(nn.Module):
         def __init__(self) -> None:
             super().__init__()

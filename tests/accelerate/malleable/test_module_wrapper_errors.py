@@ -92,7 +92,7 @@ def test_a_model_on_another_device_passes_through_with_a_note(
     assert "the model is on meta" in fast.explain()
 
 
-def test_things_that_are_no_tensors_run_as_they_are(planned: Make) -> None:
+def test_inputs_that_are_not_tensors_run_unchanged(planned: Make) -> None:
     class Takes(nn.Module):
         def forward(self, x: Tensor, how: object) -> Tensor:
             return x + len(str(how))
@@ -284,7 +284,7 @@ def test_the_modules_attributes_are_reachable(planned: Make) -> None:
         _ = fast.nothing_of_this_name
 
 
-def test_a_closed_one_runs_the_module(planned: Make) -> None:
+def test_a_closed_model_runs_the_module(planned: Make) -> None:
     model, x = Wide().eval(), torch.randn(4, 16)
     with planned(model, x) as fast:
         fast(x)

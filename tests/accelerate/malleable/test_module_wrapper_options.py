@@ -148,7 +148,7 @@ def test_a_threads_own_width_holds_for_torch_and_for_no_other_thread() -> None:
 
 
 @EXECUTORS
-def test_inputs_of_the_example_are_let_go_with_their_history(made: Make, executor: str) -> None:
+def test_example_inputs_are_freed_with_their_history(made: Make, executor: str) -> None:
     before = nn.Linear(16, 16)
     x = before(torch.randn(4, 16))
     fast, seen = made(executor, Wide(), x), weakref.ref(x)
@@ -181,7 +181,7 @@ def test_invalid_options_are_refused_with_valid_ones(planned: Make, options: dic
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_closing_gives_torch_the_threads_back_that_cpus_by_name_took(planned: Make) -> None:
+def test_closing_restores_the_threads_that_the_option_cpus_took(planned: Make) -> None:
     x = torch.randn(4, 16)
     fast = planned(Wide(), x, cpus=sorted(os.sched_getaffinity(0))[:1])
     fast(x)

@@ -189,7 +189,7 @@ DAMAGES: list[Callable[[dict[str, Any]], object]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_kept_file_with_odd_content_is_ignored(damage: Callable[[dict[str, Any]], object]) -> None:
+def test_a_cached_file_with_invalid_content_is_ignored(damage: Callable[[dict[str, Any]], object]) -> None:
     save_plan("key", CACHED_PLAN)
     path = cost_cache.get_cache_folder() / "key.json"
     data = json.loads(path.read_text())
@@ -269,7 +269,7 @@ def test_more_cores_give_plans_another_chance(planned: Make) -> None:
 
 
 @pytest.mark.parametrize(("plain_s", "num_looked_at"), [(0.001, 2), (1.0, 16)])
-def test_short_calls_that_run_plainly_are_mostly_not_looked_at(
+def test_short_plain_calls_are_mostly_unchecked(
     planned: Make, monkeypatch: pytest.MonkeyPatch, plain_s: float, num_looked_at: int
 ) -> None:
     model, x = Wide().eval(), torch.randn(32, 16)

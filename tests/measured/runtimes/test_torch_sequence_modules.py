@@ -225,7 +225,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(("num_branches", "num_threads", "width"), [(1, 3, 3), (3, 3, 1)])
-def test_so_many_branches_run_side_by_side_and_share_the_threads(
+def test_as_many_branches_as_interop_threads_run_concurrently_and_share_the_threads(
     params: Params, num_branches: int, num_threads: int, width: int
 ) -> None:
     sizes = {**ENSEMBLE, "time_steps": 10, "members": 4}

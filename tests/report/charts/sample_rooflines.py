@@ -1,4 +1,4 @@
-"""Trials with the ceilings of their machine, made by hand for the tests of the roofline."""
+"""Synthetic trials with the ceilings of their machine, for tests of the roofline."""
 
 from typing import Any
 

@@ -27,7 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compared(folder: Path, *options: str) -> str:
     command = [sys.executable, "-m", "corewise", "compare", "store", "--by", "batch=4,16", *options]
-    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # as in a pipe
+    # A pipe has no width either.
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
 
 

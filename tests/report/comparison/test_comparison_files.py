@@ -90,7 +90,8 @@ def test_figures_are_drawn_offline(found, tmp_path, ending, start):
     if ending == "svg":
         text = "".join(ElementTree.parse(path).getroot().itertext())
         assert "resnet50 train threads=1" in text
-        assert "document.title" in text  # as letters, not as an element
+        # The name appears as text, not as an element.
+        assert "document.title" in text
         assert b"<script" not in path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Trials of fixed thread settings and of changing widths, made by hand for the tests of the report."""
+"""Trials of fixed thread settings and of changing widths, for tests of the report."""
 
 from typing import Any
 

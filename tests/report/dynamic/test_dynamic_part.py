@@ -79,7 +79,7 @@ def test_other_gains_than_widths_are_named() -> None:
 
 
 @pytest.mark.parametrize("records", [fixed_grid(), [changing(), changing(900.0, threads=8)], scaling()])
-def test_nothing_is_said_where_one_side_is_missing(records: list[Record]) -> None:
+def test_there_is_no_part_if_one_side_is_missing(records: list[Record]) -> None:
     group = group_of(*records)
     part = build_dynamic_part(group, rank_trials(group), PUBLICATIONS)
     assert (part.sentences, part.settings, part.timeline, part.tables) == ((), None, None, ())
@@ -151,7 +151,7 @@ def test_the_timeline_has_a_bar_for_each_task_on_its_cores() -> None:
     assert chart.alt.startswith("Timeline of 13 tasks on 16 cores over 37.4 ms")
 
 
-def test_a_training_step_is_drawn_there_and_back() -> None:
+def test_a_training_step_is_drawn_with_both_passes() -> None:
     facts = plan_facts()
     back = [
         {**bar, "start_s": 0.1 - bar["end_s"], "end_s": 0.1 - bar["start_s"], "is_backward": True}

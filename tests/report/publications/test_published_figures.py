@@ -144,7 +144,7 @@ def test_the_gain_of_a_vendors_library_is_listed_with_ones_own(shipped: dict[str
     assert len(made.sources) == 1
 
 
-def test_published_shapes_are_listed_with_the_fastest_of_ones_own(shipped: dict[str, Publication]) -> None:
+def test_published_shapes_are_listed_with_the_users_fastest(shipped: dict[str, Publication]) -> None:
     rates = {(1, 16): 20.0, (4, 4): 32.0}
     records = [trial(r, params={"processes": p, "threads": t}) for (p, t), r in rates.items()]
     [table] = laid(*records, publications=list(shipped.values())).tables
@@ -183,7 +183,7 @@ def write(folder: Path, value: Any, name: str = "own.yaml") -> Path:
     return path
 
 
-def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
+def test_a_users_file_is_read(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     (tmp_path / "notes.txt").write_text("not a publication")
     [publication] = load_publications(tmp_path)

@@ -94,7 +94,7 @@ def test_projected_states_are_cut_too() -> None:
     assert_alike(module, captured, x)
 
 
-def test_what_lies_before_and_after_is_cut_along() -> None:
+def test_operators_before_and_after_are_cut_too() -> None:
     module, x = Ensemble().double(), torch.randn(64, 9, 6, dtype=torch.float64)
     captured = capture(module, (x,), {}, CORES)
     names = [str(call.target) for call in captured.program.calls]
@@ -170,7 +170,7 @@ def test_nothing_is_cut_where_it_would_change_results_or_not_help() -> None:
     assert is_uncut(torch.nn.LSTM(6, 5), torch.randn(9, 6))
 
 
-def test_a_program_that_writes_to_what_it_was_given_is_left_alone() -> None:
+def test_a_program_that_writes_to_its_inputs_is_not_cut() -> None:
     class Writing(Recurrent):
         def forward(self, x: Any) -> Any:
             rows, _ = self.layer(x)

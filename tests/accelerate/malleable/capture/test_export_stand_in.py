@@ -28,12 +28,12 @@ class Meeting:
 
     def __init__(self) -> None:
         self.captured_by: int | None = None
-        self.is_inside, self.may_go_on = threading.Event(), threading.Event()
+        self.is_inside, self.may_continue = threading.Event(), threading.Event()
 
     def pause(self) -> None:
         if threading.get_ident() == self.captured_by and torch.compiler.is_compiling():
             self.is_inside.set()
-            assert self.may_go_on.wait(LONGEST_S)
+            assert self.may_continue.wait(LONGEST_S)
 
     def capture(self, model: nn.Module, x: Tensor) -> Any:
         self.captured_by = threading.get_ident()
@@ -49,7 +49,7 @@ def met() -> Iterator[None]:
     global meeting
     meeting = Meeting()
     yield
-    meeting.may_go_on.set()
+    meeting.may_continue.set()
 
 
 class Shared(nn.Module):
@@ -90,7 +90,7 @@ def test_others_call_the_model_and_its_parts_while_it_is_captured() -> None:
         assert [type(one) for one in results] == [Tensor] * 4
         assert type(model.same) is nn.Linear
         assert all(one is two for one, two in zip(model.parameters(), weights, strict=True))
-        meeting.may_go_on.set()
+        meeting.may_continue.set()
         captured = capturing.result(LONGEST_S)
     torch.testing.assert_close(results, expected)
     alone = capture(model, (x,), {})
@@ -100,11 +100,11 @@ def test_others_call_the_model_and_its_parts_while_it_is_captured() -> None:
 
 def test_a_running_call_continues_while_the_model_is_captured() -> None:
     model, x = Shared().eval(), torch.randn(5, 16)
-    half_way, go_on = threading.Event(), threading.Event()
+    half_way, resume = threading.Event(), threading.Event()
 
     def wait_half_way(*_: object) -> None:
         half_way.set()
-        assert go_on.wait(LONGEST_S)
+        assert resume.wait(LONGEST_S)
 
     with ThreadPoolExecutor(2) as pool:
         expected = model(x)
@@ -114,9 +114,9 @@ def test_a_running_call_continues_while_the_model_is_captured() -> None:
         hook.remove()
         capturing = pool.submit(meeting.capture, model, x)
         assert meeting.is_inside.wait(LONGEST_S)
-        go_on.set()
+        resume.set()
         results = under_way.result(LONGEST_S)
-        meeting.may_go_on.set()
+        meeting.may_continue.set()
         capturing.result(LONGEST_S)
     assert type(results) is Tensor
     torch.testing.assert_close(results, expected)
@@ -131,7 +131,7 @@ def test_training_during_a_capture_reaches_the_parameters() -> None:
         capturing = pool.submit(meeting.capture, model, x)
         assert meeting.is_inside.wait(LONGEST_S)
         model(x).square().sum().backward()
-        meeting.may_go_on.set()
+        meeting.may_continue.set()
         capturing.result(LONGEST_S)
     torch.testing.assert_close([one.grad for one in model.parameters()], list(expected))
 
@@ -157,7 +157,7 @@ def test_a_stand_in_shares_tensors_but_not_containers() -> None:
     assert model.lstms.forwards._flat_weights[0] is not None
 
 
-def test_what_has_no_stand_in_is_captured_itself() -> None:
+def test_a_model_without_a_stand_in_is_captured_directly() -> None:
     class Slotted(nn.Linear):
         __slots__ = ("extra",)
 

@@ -201,7 +201,7 @@ def _held(model: Keeps) -> str:
         (_averages, ""),
     ],
 )
-def test_what_a_forward_keeps_or_draws_is_seen_and_put_back(planned: Make, keep: Any, reason: str) -> None:
+def test_state_that_a_forward_changes_is_detected_and_restored(planned: Make, keep: Any, reason: str) -> None:
     model, x = Keeps(keep), torch.randn(3, 4)
     twin = copy.deepcopy(model)
     before = _held(model)
@@ -261,7 +261,7 @@ def test_custom_operators_run_as_they_are(planned: Make) -> None:
 
 
 @pytest.mark.parametrize("asked", ["mode", "input"])
-def test_what_asks_for_inference_mode_runs_as_it_is(planned: Make, asked: str) -> None:
+def test_models_that_ask_for_inference_mode_run_unchanged(planned: Make, asked: str) -> None:
     class Asks(Two):
         def forward(self, x: Tensor) -> Tensor:
             is_on = torch.is_inference_mode_enabled() if asked == "mode" else x.is_inference()
@@ -275,7 +275,7 @@ def test_what_asks_for_inference_mode_runs_as_it_is(planned: Make, asked: str) -
     assert "it behaves differently in inference mode" in fast.explain()
 
 
-def test_numbers_made_tensors_are_of_the_default_type_at_the_call(planned: Make) -> None:
+def test_tensors_from_numbers_have_the_default_type_of_the_call(planned: Make) -> None:
     class Thirds(Two):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + torch.tensor([1 / 3])

@@ -216,7 +216,7 @@ def test_a_check_that_would_fail_fails_in_slices() -> None:
         replay(cut, module, x + 100)
 
 
-def test_nothing_is_put_together_for_nobody() -> None:
+def test_slices_without_readers_are_not_concatenated() -> None:
     class Narrowing(nn.Module):
         # Export evaluates the conversion and records nothing.
         def forward(self, x: Any) -> Any:
@@ -345,7 +345,9 @@ def planned(module: Any, x: Any, **options: Any) -> Malleable:
 
 
 @pytest.mark.parametrize("executor", [None, "python"])
-def test_slices_that_win_run_and_are_kept(executor: str | None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_win_run_and_are_cached(
+    executor: str | None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COREWISE_PLANS", str(tmp_path))
     chosen_in_slices(monkeypatch)
     module, x = made("convolutions", 8)

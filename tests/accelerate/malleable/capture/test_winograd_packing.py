@@ -68,7 +68,7 @@ def test_the_same_numbers_on_fresh_inputs(planned: Planned) -> None:
     assert "winograd_conv2d" in fast.explain()
 
 
-def test_without_kernels_of_our_own(planned: Planned) -> None:
+def test_without_our_kernels_convolutions_stay_with_onednn(planned: Planned) -> None:
     model = network()
     fast = planned(model, images(), executor="native", kernels=False)
     same(fast, model, images())
@@ -89,7 +89,7 @@ def test_weights_that_change_are_never_missed(planned: Planned) -> None:
         assert held._packed_contents == held._last_contents, "made of what there is now"
 
 
-def test_in_slices(planned: Planned) -> None:
+def test_winograd_convolutions_run_in_slices(planned: Planned) -> None:
     model = network()
     cut = captured(model, images()).in_slices
     assert cut is not None
@@ -123,7 +123,7 @@ def test_slices_read_large_weights_for_few_tiles_together() -> None:
         (272, 13, 2, 16, True),
     ],
 )
-def test_too_little_to_do_stays_onednns(channels: int, size: int, num: int, cores: int, is_ours: bool) -> None:
+def test_layers_with_few_tiles_stay_with_onednn(channels: int, size: int, num: int, cores: int, is_ours: bool) -> None:
     layer = nn.Conv2d(channels, 256, 3, padding=1).to(memory_format=torch.channels_last)
     x = last(torch.randn(num, channels, size, size))
     program = captured(nn.Sequential(layer), x, cores).program

@@ -154,7 +154,7 @@ def test_an_error_in_a_lane_is_the_one_plain_torch_raises(teams: Teams) -> None:
         assert str(actual.value) == str(plain.value)
 
 
-def test_memory_that_cannot_be_had_is_plain_torchs_error(teams: Teams) -> None:
+def test_failed_allocations_raise_the_error_of_plain_torch(teams: Teams) -> None:
     aten = torch.ops.aten
     program, tasks = tiny([(aten.neg.default,), (aten.repeat.default, [1 << 46]), (aten.neg.default,)])
     with pytest.raises(RuntimeError, match="can't allocate memory") as plain:
@@ -164,7 +164,7 @@ def test_memory_that_cannot_be_had_is_plain_torchs_error(teams: Teams) -> None:
     assert type(actual.value) is type(plain.value)
 
 
-def test_after_an_error_the_next_call_is_as_good_as_new(teams: Teams) -> None:
+def test_the_next_call_after_an_error_works(teams: Teams) -> None:
     model = Wide()
     planned = Planned(model, teams, torch.randn(2, 16))
     with torch.no_grad():
@@ -216,7 +216,7 @@ def test_outputs_that_are_inputs_are_the_very_objects(teams: Teams) -> None:
     assert torch.equal(values[1], -x)
 
 
-def test_python_calls_are_the_reason(teams: Teams) -> None:
+def test_programs_that_call_python_are_refused(teams: Teams) -> None:
     program, _tasks = tiny([(len,)])
     with pytest.raises(NotNativeError, match="call_0 calls Python"):
         get_native_graph(program)

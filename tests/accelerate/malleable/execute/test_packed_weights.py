@@ -145,7 +145,7 @@ def test_weights_that_change_in_every_call_are_not_packed_in_every_call(
     assert len(made) == 1
 
 
-def test_nan_and_infinity_go_through(planned: Planned) -> None:
+def test_nan_and_infinity_are_propagated(planned: Planned) -> None:
     model, x = small()
     fast = planned(model, x, executor="native")
     x = images(6)
@@ -170,7 +170,7 @@ def captured(model: Any, x: Any, cores: int = 2) -> CapturedProgram:
     return capture(model, (x,), {}, cores, packs=True)
 
 
-def test_what_is_not_packed() -> None:
+def test_unsupported_layers_are_not_packed() -> None:
     model, x = small()
     assert len(captured(model, x).program.packs) == 6
     # Channels come first; oneDNN would put them last.
@@ -263,7 +263,7 @@ def test_modes_without_packing(planned: Planned, mode: str) -> None:
     same(fast, model, x)
 
 
-def test_in_slices(planned: Planned) -> None:
+def test_weights_are_packed_for_the_size_of_slices(planned: Planned) -> None:
     model, x = small()
     whole = captured(model, x)
     cut = whole.in_slices
@@ -285,7 +285,7 @@ def test_the_number_of_signatures_with_packed_weights_is_limited(planned: Planne
     assert held == [True] * malleable_file.MAX_PACKED_SIGNATURES + [False] * 2
 
 
-def test_packed_weights_are_let_go(planned: Planned) -> None:
+def test_packed_weights_are_freed(planned: Planned) -> None:
     model, x = small()
     fast = planned(model, x, executor="native")
     held = fast._last_plan.bound._packs
@@ -340,7 +340,7 @@ def test_random_geometries(planned: Planned, seed: int) -> None:
     same(fast, model, torch.randn_like(x))
 
 
-def test_a_number_for_contents_depends_on_every_byte_and_its_place() -> None:
+def test_a_checksum_depends_on_every_byte_and_its_position() -> None:
     contents = load_native_module().contents
     seen: set[int] = set()
     for size in (0, 1, 15, 16, 17, 1000, 16384, 16385, 70001):
@@ -366,7 +366,7 @@ def test_a_number_for_contents_depends_on_every_byte_and_its_place() -> None:
     assert contents([x.to("meta")]) is None
 
 
-def test_a_number_for_contents_does_not_depend_on_threads() -> None:
+def test_a_checksum_does_not_depend_on_threads() -> None:
     contents, before = load_native_module().contents, torch.get_num_threads()
     tensors = [torch.randn(2_000_003), torch.randn(5)]
     try:
@@ -511,7 +511,7 @@ def test_weights_in_turns_are_not_packed_in_turns(planned: Planned, monkeypatch:
     assert not made
 
 
-def test_who_changes_weights_in_every_call_soon_stops_paying_for_the_look(planned: Planned) -> None:
+def test_weights_that_change_in_every_call_are_soon_checked_less_often(planned: Planned) -> None:
     model, x = nn.Sequential(nn.Linear(64, 96)), torch.randn(8, 64)
     fast = planned(model, x, executor="native")
     held = fast._last_plan.bound._packs

@@ -233,7 +233,7 @@ CROWDED = """
 
 @pytest.mark.parametrize("executor", ["native", "python"])
 @pytest.mark.parametrize("policy", ["ACTIVE", "PASSIVE"])
-def test_idle_threads_are_crowded_while_a_plan_has_threads(
+def test_surplus_threads_exist_while_a_plan_has_threads(
     executor: str, policy: str, request: pytest.FixtureRequest, need: Callable[[bool, str], None]
 ) -> None:
     need(len(os.sched_getaffinity(0)) > 1, "one CPU has no lanes")
@@ -288,7 +288,7 @@ def test_a_plan_that_is_being_made_keeps_its_threads(planned: Make, monkeypatch:
         assert torch.allclose(fast(x), model(x), atol=1e-5)
 
 
-def test_there_is_one_crowd_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surplus_threads_are_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
 
     class Slow:
@@ -312,7 +312,7 @@ def test_there_is_one_crowd_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> Non
     held._finalizer()
 
 
-def test_who_makes_a_crowd_does_not_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_surplus_threads_does_not_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     problems: list[object] = []
     monkeypatch.setattr(threading, "excepthook", problems.append)
     monkeypatch.setattr(thread_teams, "_NUM_ELEMENTS_FOR_ALL_THREADS", -1)

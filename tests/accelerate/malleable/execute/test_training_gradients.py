@@ -175,7 +175,7 @@ class Heads(nn.Module):
         return left, right, (left * right).exp()
 
 
-def test_results_with_histories_of_their_own_are_differentiated_one_after_the_other(trained: Make) -> None:
+def test_results_with_separate_histories_are_differentiated_one_after_the_other(trained: Make) -> None:
     model, x = Heads(), torch.randn(4, 16)
     actual = []
     for run in (trained(model, x), model):

@@ -122,7 +122,7 @@ def test_costs_at_unmeasured_widths_lie_between_the_measured_ones() -> None:
     assert cost[8] == cost[4] == 1.0
 
 
-def test_what_tasks_took_in_company_corrects_their_costs() -> None:
+def test_times_of_concurrent_tasks_correct_their_costs() -> None:
     plan = LanePlan((Lane(0, 2), Lane(0, 1, True), Lane(1, 1)), (LaneStep(0, 1, ()), LaneStep(1, 2, ())), 1.0)
     seen = [[Span(0, 1, 0.0, 2.0), Span(1, 2, 0.0, 1.0)]] * 3
     costs = update_costs([{1: 1.0, 2: 0.6}, {1: 1.0, 2: 0.6}], plan, seen)

@@ -96,7 +96,8 @@ def test_jax_and_tensorflow_solve_the_same_systems(framework: str, matrix: str, 
         for each in (make_arrays(framework), NumpyArrays())
     )
     assert theirs.check().passed
-    theirs.step()  # again: arrays given up in the first step are not used in the second
+    # A second step must not use arrays that the first one donated.
+    theirs.step()
     ours.step()
     np.testing.assert_allclose(theirs._system.solver.read_residuals(), ours._system.solver.read_residuals(), rtol=1e-10)
 
@@ -206,7 +207,8 @@ def test_a_breakdown_names_the_first_bad_iteration(tmp_path: Path) -> None:
         p = r + (r @ r) / before * p
     with pytest.raises(SolverBreakdown, match=f"in iteration {iteration}: p'Ap = {curvature:.4g}"[:-2]):
         run.check()
-    assert len(run._system.solver.get_known_residuals()) == iteration  # that before the first, and the good ones
+    # These are the residual before the first iteration and those of the valid iterations.
+    assert len(run._system.solver.get_known_residuals()) == iteration
 
 
 def test_a_system_solved_exactly_stays_solved(arrays: Any, tmp_path: Path) -> None:

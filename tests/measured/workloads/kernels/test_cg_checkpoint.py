@@ -131,7 +131,8 @@ def test_a_write_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path)
     path, first = str(tmp_path / "file"), build_checkpoint()
     num_bytes = write_checkpoint(path, first)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes // 2, limits[1]))  # as if the disk were full
+    # Writing fails midway, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes // 2, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
             write_checkpoint(path, build_checkpoint(9))

@@ -104,7 +104,8 @@ def test_direct_takes_any_length(arrays: Any, tmp_path: Path, size: int) -> None
 def test_tiles_give_every_number_of_the_direct_transform(
     arrays: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, num_tiles: int
 ) -> None:
-    monkeypatch.setitem(merge.BLOCK_ELEMENTS, "cpu", 1024)  # several blocks, the last one narrower
+    # There are several blocks, and the last one is narrower.
+    monkeypatch.setitem(merge.BLOCK_ELEMENTS, "cpu", 1024)
     monkeypatch.setitem(fft_tiles.GROUP_ELEMENTS, "cpu", 2048)
     monkeypatch.setattr(merge, "MIN_WIDTH", 24)
     run = build_run(arrays, tmp_path, size=size, method="tiles", num_tiles=num_tiles)
@@ -219,7 +220,8 @@ class Counting(NumpyArrays):
 @pytest.mark.parametrize("num_tiles", [8, 16])
 def test_the_merge_of_few_tiles_multiplies_every_number_once_with_its_factor(tmp_path: Path, num_tiles: int) -> None:
     arrays = Counting()
-    run = build_run(arrays, tmp_path, size=2**19, method="tiles", num_tiles=num_tiles)  # several blocks
+    # There are several blocks.
+    run = build_run(arrays, tmp_path, size=2**19, method="tiles", num_tiles=num_tiles)
     arrays.num_multiplied = 0
     run.step()
     assert arrays.num_multiplied == 2**19
@@ -297,7 +299,8 @@ def test_processes_of_a_trial_have_separate_files(tmp_path: Path) -> None:
         assert run.check().passed
     runs[0].close()
     assert runs[1].check().passed
-    next(tmp_path.glob("signal-1*")).unlink()  # someone else has cleaned up
+    # Another process has removed the file.
+    next(tmp_path.glob("signal-1*")).unlink()
     runs[1].close()
     assert not list(tmp_path.iterdir())
 

@@ -35,8 +35,10 @@ def test_the_largest_that_fits_keeps_the_proportions() -> None:
 @pytest.mark.parametrize(
     ("args", "free_bytes", "offered"),
     [
-        ({"size": 10, "m": 10**9}, 3 * 10**10, {"size": 1}),  # 8·(2·10⁹ + 1) bytes
-        ({"size": 10, "m": 10**9}, 10**9, {"m": 6_249_995}),  # not even with size 1: m goes down
+        # Size 1 needs 8·(2·10⁹ + 1) bytes.
+        ({"size": 10, "m": 10**9}, 3 * 10**10, {"size": 1}),
+        # Even size 1 does not fit, so m is reduced.
+        ({"size": 10, "m": 10**9}, 10**9, {"m": 6_249_995}),
         ({"size": 10**6, "k": 100}, 10**9, {"size": 11_080}),
         ({"size": 7, "m": 10**6, "n": 10**6}, 10**10, {"m": 35_348, "n": 35_348}),
     ],
@@ -159,6 +161,7 @@ def test_rows_of_zeros_are_right_when_their_product_is_zero(tmp_path: Path) -> N
             array[0] = 0
             return array
 
-    args = {"m": 5, "n": 3, "k": 1}  # all of B is zero then
+    # All of B is zero.
+    args = {"m": 5, "n": 3, "k": 1}
     check = GEMM.build(KernelSetup(WithZeros(), "float64", args, 0, str(tmp_path), 1)).check()
     assert (check.error, check.passed) == (0.0, True)

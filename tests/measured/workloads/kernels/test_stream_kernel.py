@@ -26,7 +26,8 @@ MIB = 2**20
 def test_passes_and_operations_are_counted_as_stream_does(
     operation: str, num_passes: int, flops_per_element: int, dtype: str, num_bytes: int
 ) -> None:
-    args = {"operation": operation, "size_bytes": 1000 * num_bytes + 3}  # what is left of an element is not there
+    # A partial element at the end does not count.
+    args = {"operation": operation, "size_bytes": 1000 * num_bytes + 3}
     work = STREAM.count_work("infer", args, dtype)
     assert work.bytes_per_sample == num_passes * 1000 * num_bytes
     assert work.flops_per_sample == flops_per_element * 1000

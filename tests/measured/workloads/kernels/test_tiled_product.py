@@ -64,7 +64,8 @@ def run_command(*arguments: object) -> Any:
 @pytest.mark.parametrize("size", [7, 64, 100])
 def test_every_number_of_the_product_is_right(arrays: Any, tmp_path: Path, dtype: str, size: int) -> None:
     run = build_run(arrays, tmp_path, dtype, size=size, tile=16)
-    for _ in range(2):  # a second step takes the same buffers again
+    # A second step reuses the same buffers.
+    for _ in range(2):
         run.step()
     a, b, c = (read_matrix(matrix).astype(np.float64) for matrix in (run._factors.a, run._factors.b, run._factors.c))
     assert np.allclose(c, a @ b, rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-12)
@@ -100,7 +101,8 @@ def test_threads_that_read_and_write_may_use_all_cpus_and_are_known_as_helpers(
     run = build_run(NumpyArrays(), tmp_path, size=100, tile=16)
     everywhere = os.sched_getaffinity(0)
     monkeypatch.setattr(TileFolder, "read", read_and_record)
-    os.sched_setaffinity(0, {min(everywhere)})  # as `bind: core` does with the thread that multiplies
+    # `bind: core` does the same with the multiplying thread.
+    os.sched_setaffinity(0, {min(everywhere)})
     try:
         run.step()
     finally:
@@ -187,7 +189,8 @@ def test_the_command_multiplies_verifies_and_keeps_to_the_memory_given(tmp_path:
     for name, shape in (("a", (7000, 100)), ("b", (100, 7000))):
         np.save(tmp_path / f"{name}.npy", random.standard_normal(shape, dtype=np.float32))
     own = ["--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy"]
-    limit = 190 * 2**20  # the product alone has 187 MiB, the program and its libraries some thirty
+    # The product has 187 MiB, and the program with its libraries about 30 MiB.
+    limit = 190 * 2**20
     ran = run_command(*own, "--tile", 512, "--memory", limit, "--folder", tmp_path / "t", "--json")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

@@ -62,7 +62,8 @@ def test_additional_tiles_of_a_product_are_within_the_limit(framework: str, need
     num_spare = load_pieces(arrays).num_spare
     assert num_spare > 0
     assert count_tiles_within(2**30, 2**20, is_host=False, num_spare=num_spare) == 1024 - num_spare
-    by_default = {"size": 64, "tile": 16}  # four tiles, and those besides
+    # There are four tiles, and those that the framework needs in addition.
+    by_default = {"size": 64, "tile": 16}
     assert estimate_peak_bytes(TILED_PRODUCT, by_default, "float32", arrays) >= (4 + num_spare) * 4 * 16**2
     limited = {**by_default, "memory_bytes": 2**30}
     assert estimate_peak_bytes(TILED_PRODUCT, limited, "float32", arrays) < 1.2 * 2**30
@@ -95,5 +96,6 @@ def test_a_killed_command_resumes_within_the_memory_limit(framework: str, need: 
     assert found["num_tiles_kept"] == num_finished
     assert found["num_tiles_written"] == 784 - num_finished
     assert found["check_passed"]
-    assert found["tiles_of_memory"] <= 160  # the product alone has 784
+    # The product alone has 784 tiles.
+    assert found["tiles_of_memory"] <= 160
     assert found["peak_memory_bytes"] <= found["limit"]

@@ -26,7 +26,8 @@ def test_inception_has_the_published_parameters_and_arithmetic() -> None:
     assert infer.flops_per_sample / 2e9 == pytest.approx(5.713, rel=1e-3)
     assert infer.pixels_per_sample == 299 * 299
     without_head = 27_161_264 - (768 * 128 + 2 * 128 + 128 * 768 * 25 + 2 * 768 + 769 * 1000)
-    assert without_head == 23_834_568  # as published without it
+    # This is the published number without the head.
+    assert without_head == 23_834_568
 
 
 def test_the_auxiliary_head_costs_in_training_alone() -> None:
@@ -37,7 +38,8 @@ def test_the_auxiliary_head_costs_in_training_alone() -> None:
     training = list(iterate_operations(layers, (3, 299, 299), training=True))
     inferring = list(iterate_operations(layers, (3, 299, 299), training=False))
     of_head = list(iterate_operations(head, (768, 17, 17)))
-    assert len(training) == len(inferring) + len(of_head) + 1  # and the dropout
+    # Training also has the dropout.
+    assert len(training) == len(inferring) + len(of_head) + 1
     assert not any(isinstance(each.layer, Dropout) for each in inferring)
 
 
@@ -57,7 +59,8 @@ def test_the_towers_work_is_that_of_their_linear_layers() -> None:
     infer, train = (model.count_work(mode, TOWERS) for mode in ("infer", "train"))
     assert infer.num_parameters == 20 * 4 + 10 * 4 + user + item + biases
     assert infer.flops_per_sample == 2 * (user + item)
-    assert train.flops_per_sample == 6 * (user + item)  # embeddings are trained, so nothing is on data
+    # Embeddings are trained, so no layer has data alone as its input.
+    assert train.flops_per_sample == 6 * (user + item)
     rows = (3 + 2 * 12) + (2 + 2 * 8)
     linear = (12 + 8) + (8 + 8) + (8 + 5) + (8 + 6) + (6 + 6) + (6 + 5)
     relu = 2 * (8 + 8) + 2 * (6 + 6)
@@ -75,7 +78,8 @@ def test_the_mixture_counts_its_gate_and_every_expert() -> None:
     no_gradient_of_the_input = 5 * (3 * 4 * 6 + gate)
     assert train.flops_per_sample == 3 * infer.flops_per_sample - 2 * no_gradient_of_the_input
     fewer = model.count_work("infer", {**EXPERTS, "top_k": 1})
-    assert fewer == infer  # all compute, whatever is chosen
+    # All experts compute, whichever are chosen.
+    assert fewer == infer
 
 
 def test_joins_read_what_branches_wrote_and_save_what_products_need() -> None:

@@ -5,7 +5,8 @@ import pytest
 from corewise.measured.workloads.models.layered_model import LayeredModel
 from corewise.measured.workloads.registry import find_workload
 
-PUBLISHED = {  # parameters, and multiply-adds of a 224×224 image in units of 10⁹
+# Parameters, and multiply-adds of a 224×224 image in units of 10⁹.
+PUBLISHED = {
     "alexnet": (61_100_840, 0.714),
     "resnet18": (11_689_512, 1.814),
     "resnet34": (21_797_672, 3.664),

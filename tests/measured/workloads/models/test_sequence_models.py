@@ -51,7 +51,8 @@ def test_the_transformers_work_includes_its_attention() -> None:
     args = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "tokens": 5, "num_classes": 3}
     products, attention, head = 5 * (8 * 24 + 8 * 8 + 8 * 16 + 16 * 8), 2 * 5 * 5 * 8, 8 * 3
     assert model.count_work("infer", args).flops_per_sample == 2 * (products + attention + head)
-    without = 5 * 8 * 24  # the gradient of the input
+    # This is the gradient of the input.
+    without = 5 * 8 * 24
     assert model.count_work("train", args).flops_per_sample == 2 * (3 * (products + attention + head) - without)
 
 

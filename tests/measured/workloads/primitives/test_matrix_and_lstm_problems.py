@@ -78,7 +78,8 @@ def test_cells_survive_being_written_and_read_again(layers: int, t: int, mb: int
 
 def test_cells_count_their_products_as_benchdnn_does() -> None:
     args = {"problem": "l1t5mb8sic64"}
-    assert LSTM_CELL.count_work("infer", args).flops_per_sample == 2_621_440  # benchdnn: 0.00262144 Gop
+    # benchdnn counts 0.00262144 Gop.
+    assert LSTM_CELL.count_work("infer", args).flops_per_sample == 2_621_440
     assert LSTM_CELL.count_work("infer", {**args, "direction": "BWD_DW"}).flops_per_sample == 2 * 2_621_440
 
 

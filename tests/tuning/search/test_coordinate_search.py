@@ -114,7 +114,8 @@ def test_a_precision_that_the_best_execution_does_not_support_is_tried_without_i
     precision = replace(precision, needs={1: {"execution": "eager"}})
     arena = SimulatedArena(Space({}, (precision, execution)), rule)
     assert run_search(arena, start=(0, 1)).best == (1, 0)
-    assert (1, 0) in arena.entered[:4]  # at once, not as one of many pairs in the end
+    # It is tried early, not as one of many pairs at the end.
+    assert (1, 0) in arena.entered[:4]
 
 
 def test_an_execution_that_needs_one_process_is_tried_with_one() -> None:
@@ -162,7 +163,8 @@ def test_a_search_resumes_from_earlier_judgements() -> None:
     assert second.best == (2, 1, 0)
     assert second.finished
     again = set(arena.entered) & {each.setting for each in watcher.judgements}
-    assert again <= {first.best}  # it is raced against, so it is started once more
+    # Others are raced against it, so it is started once more.
+    assert again <= {first.best}
 
 
 def shapes() -> Space:
@@ -187,7 +189,8 @@ def test_a_branching_ladder_is_left_if_its_first_step_loses() -> None:
     assert arena.entered == [(0,), (1,)]
 
 
-@pytest.mark.parametrize("num_samplings", [1, 2])  # it dies before the next race, or in it
+# It dies before the next race, or during it.
+@pytest.mark.parametrize("num_samplings", [1, 2])
 def test_a_dead_incumbent_is_restarted(num_samplings: int) -> None:
     class Dying(SimulatedArena):
         died = False
@@ -242,7 +245,8 @@ def test_knobs_of_the_start_are_unset_last() -> None:
     assert arena.entered.index((2, 1, 1)) < arena.entered.index((0, 1, 0))
 
 
-@pytest.mark.parametrize("sampling_s", [0.1, 3.0])  # starting takes most of the time, or sampling
+# Either starting or sampling takes most of the time.
+@pytest.mark.parametrize("sampling_s", [0.1, 3.0])
 @pytest.mark.parametrize("deadline", [20.0, 45.0, 90.0, 300.0])
 def test_tied_races_overrun_the_deadline_by_at_most_one(sampling_s: float, deadline: float) -> None:
     wide = build_space(**dict.fromkeys("abcdefgh", (0, 1, 2)))
@@ -284,13 +288,15 @@ def test_a_best_that_starts_too_slowly_for_the_time_left_is_not_restarted(start_
 
 
 def test_a_tied_start_is_kept_and_then_simplified() -> None:
-    def rule(params: Mapping[str, Any]) -> float:  # c gains nothing alone, but much with a
+    # Knob c gains nothing alone, but much together with a.
+    def rule(params: Mapping[str, Any]) -> float:
         return 0.3 if params["a"] == 2 and params["c"] else -0.1 * (params["a"] == 2)
 
     arena = SimulatedArena(LETTERS, rule, noise=0.002)
     state = run_search(arena, start=(0, 1, 1))
     assert state.best == (2, 0, 1)
-    assert arena.entered[2] == (1, 1, 1)  # the first knob is varied from the start
+    # The first knob is varied from the good start.
+    assert arena.entered[2] == (1, 1, 1)
 
 
 def test_the_default_is_raced_again_if_a_start_was_only_preferred() -> None:
@@ -378,7 +384,8 @@ def test_a_fine_knob_stays_without_time_for_a_second_start() -> None:
 def test_a_second_start_that_exceeds_the_time_left_decides_nothing() -> None:
     rule = sum_gains(shape={"1x2": 0.0, "2x1": -0.5}, allocator={"default": -0.2, "tcmalloc": 0.0, "retain": 0.1})
 
-    def start(params: Mapping[str, Any]) -> float:  # the second of the hand setting takes four seconds
+    # The second start of the hand setting takes four seconds.
+    def start(params: Mapping[str, Any]) -> float:
         return 4.0 if params["allocator"] == "tcmalloc" and arena.entered.count(BY_HAND) == 1 else 1.0
 
     for deadline in (6.0, 6.5, 7.0, 7.5, 8.0):
@@ -412,10 +419,12 @@ PROCESSES = Space({}, (SHAPES, *PINNED.knobs))
 @pytest.mark.parametrize(
     ("setting", "canonical"),
     [
-        ((0, 2, 1), (0, 2, 1)),  # two threads wait for each other
+        # Two threads wait for each other, so the wait policy matters.
+        ((0, 2, 1), (0, 2, 1)),
         ((1, 2, 1), (1, 1, 0)),
         ((1, 1, 2), (1, 1, 0)),
-        ((1, 0, 2), (1, 0, 0)),  # one that is not pinned may wander
+        # A thread that is not pinned may move, so binding matters.
+        ((1, 0, 2), (1, 0, 0)),
     ],
 )
 def test_equivalent_settings_of_one_thread_are_canonicalized(setting: Setting, canonical: Setting) -> None:

@@ -89,11 +89,13 @@ def test_no_difference_is_stated_plainly() -> None:
 
 def test_no_difference_is_not_claimed_if_nothing_was_tried() -> None:
     alone = replace(RESULT, verdict="no difference", best=DEFAULT, tried=RESULT.tried[:1])
-    assert format_headline(alone).startswith("No difference")  # there was nothing to try
+    # There was nothing to try.
+    assert format_headline(alone).startswith("No difference")
     assert format_headline(replace(alone, finished=False)).startswith("Only the default was tried")
     some = replace(RESULT, verdict="no difference", best=DEFAULT, finished=False)
     headline = "No difference so far: the budget allowed 2 other settings; none is faster than the default"
-    assert format_headline(some) == f"{headline}."  # rejected settings do not count
+    # Rejected settings do not count.
+    assert format_headline(some) == f"{headline}."
     assert format_headline(replace(some, has_worse_latency=True)) == f"{headline} without a worse latency."
     refused = replace(some, tried=tuple(each for each in some.tried if each.outcome in ("default", "rejected")))
     assert "only the default ran" in format_headline(refused)

@@ -68,7 +68,7 @@ def test_an_empty_store_knows_nothing(filled_store: FilledStore) -> None:
     assert filled_store.known == []
 
 
-def test_the_quickest_of_the_same_work_comes_before_what_won_for_other_work(filled_store: FilledStore) -> None:
+def test_the_fastest_setting_of_the_same_work_precedes_winners_of_similar_work(filled_store: FilledStore) -> None:
     filled_store.add(100.0, {**SIMILAR, **PINNED})
     filled_store.add(10.0, RETAIN)
     filled_store.add(9.0, {"wait_policy": "active"})

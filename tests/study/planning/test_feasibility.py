@@ -24,7 +24,7 @@ MACHINE = MachineView(
 
 
 @dataclass(frozen=True)
-class MadeUp(Workload):
+class SampleWorkload(Workload):
     name: str = "toy"
     summary: str = "a made-up workload"
     modes: tuple[str, ...] = ("train", "infer")
@@ -41,7 +41,7 @@ class MadeUp(Workload):
         return Work(1.0, 1.0, 1)
 
 
-TOY = MadeUp()
+TOY = SampleWorkload()
 
 
 def build_params(**changes: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def build_params(**changes: Any) -> dict[str, Any]:
     return {"workload": "toy", "mode": "infer", "runtime": "torch", **defaults, "args.size": 8, **changes}
 
 
-def explain(workload: MadeUp | None = TOY, machine: MachineView = MACHINE, **changes: Any) -> tuple[str, ...]:
+def explain(workload: SampleWorkload | None = TOY, machine: MachineView = MACHINE, **changes: Any) -> tuple[str, ...]:
     hints = {"tcmalloc": "apt install libtcmalloc-minimal4"}
     return explain_infeasibility(
         TrialParameters.from_mapping(build_params(**changes)), FeasibilityContext(machine, workload, hints)
@@ -176,13 +176,13 @@ def test_own_kernels_are_for_some_models(workload: str, memory_format: str, reas
 
 
 def test_modes_and_runtimes_are_those_the_workload_offers() -> None:
-    only = MadeUp(modes=("infer",), runtimes=("torch",))
+    only = SampleWorkload(modes=("infer",), runtimes=("torch",))
     assert explain(only, mode="train") == ("toy has no mode train; it has infer",)
     assert explain(only, runtime="numpy") == ("toy has no runtime numpy; it has torch",)
 
 
 def test_interop_threads_stay_where_something_is_concurrent() -> None:
-    assert explain(MadeUp(concurrent=True), interop_threads=2) == ()
+    assert explain(SampleWorkload(concurrent=True), interop_threads=2) == ()
 
 
 ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
@@ -211,9 +211,7 @@ ENSEMBLE, RESNET = find_workload("lstm_ensemble"), find_workload("resnet18")
         (RESNET, {"execution": "malleable", "freezing": "full"}, "full needs execution: eager, compile or script"),
     ],
 )
-def test_what_a_workload_says_of_itself_rules_points_out(
-    workload: Workload, changes: dict[str, Any], reason: str
-) -> None:
+def test_traits_of_a_workload_rule_points_out(workload: Workload, changes: dict[str, Any], reason: str) -> None:
     given = {name: value for name, value in build_params(**changes).items() if not name.startswith("args.")}
     (result,) = explain_infeasibility(TrialParameters.from_mapping(given), FeasibilityContext(MACHINE, workload))
     assert reason in result
@@ -229,7 +227,7 @@ def test_what_a_workload_says_of_itself_rules_points_out(
         (ENSEMBLE, {"execution": "malleable", "processes": 2, "threads": 1}),
     ],
 )
-def test_what_a_workload_says_of_itself_lets_points_be(workload: Workload, changes: dict[str, Any]) -> None:
+def test_traits_of_a_workload_allow_points(workload: Workload, changes: dict[str, Any]) -> None:
     given = {name: value for name, value in build_params(**changes).items() if not name.startswith("args.")}
     assert explain_infeasibility(TrialParameters.from_mapping(given), FeasibilityContext(MACHINE, workload)) == ()
 
@@ -261,7 +259,7 @@ def test_huge_pages_need_a_kernel_that_gives_them(setting: str, exists: bool) ->
     assert exists or "disabled in the kernel" in result[0]
 
 
-def test_nothing_is_ruled_out_for_a_workload_of_ones_own() -> None:
+def test_nothing_is_ruled_out_for_a_custom_workload() -> None:
     assert explain(None, mode="train", interop_threads=2) == ()
 
 

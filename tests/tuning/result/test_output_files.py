@@ -99,9 +99,8 @@ def test_a_stopped_tuning_keeps_a_copy_of_the_file_of_a_finished_one(tmp_path: P
         assert read_tuned(tmp_path / name).measured == MEASURED
         assert name in caught.value.result.notes[-1]
     with pytest.raises(Interrupted) as caught:
-        ResultFiles(file).run_and_write(
-            raise_interrupted(BETTER), build_tuned
-        )  # a stopped one leaves nothing worth a copy
+        # The file of a stopped tuning is not worth a copy.
+        ResultFiles(file).run_and_write(raise_interrupted(BETTER), build_tuned)
     assert caught.value.result.notes == ()
 
 

@@ -38,7 +38,8 @@ def test_paths_of_existing_files_become_absolute_and_others_stay(folder: Path) -
         ("/usr/bin/python3 -u nosuch.py", "nosuch.py"),
         ("python train.py nosuch.py", ""),
         ("python -m package nosuch.py", ""),
-        ("python -W ignore nosuch.py", ""),  # it is unknown whether an option takes an argument
+        # It is unknown whether an option takes an argument.
+        ("python -W ignore nosuch.py", ""),
         ("./run.sh nosuch.py", ""),
     ],
 )

@@ -108,7 +108,8 @@ def test_noise_is_estimated_from_all_races() -> None:
     assert noise.compute_half_width(3, ()) < wide / 3
     quiet = noise.sd
     noise.add_pairs([0.5, -0.5, 0.4])
-    assert noise.sd < 3 * quiet  # one race was disturbed
+    # One race was disturbed.
+    assert noise.sd < 3 * quiet
     for _ in range(15):
         noise.add_pairs([0.5, -0.5, 0.4])
     assert noise.sd > 0.05

@@ -24,7 +24,7 @@ MACHINE = MachineView(
 
 
 @dataclass(frozen=True)
-class MadeUp(Workload):
+class SampleWorkload(Workload):
     name: str
     summary: str = "a made-up workload"
     modes: tuple[str, ...] = ("train", "infer")
@@ -41,14 +41,14 @@ class MadeUp(Workload):
 
 
 WORKLOADS = {
-    "toy": MadeUp("toy"),
-    "other": MadeUp("other", modes=("infer",)),
-    "sized": MadeUp("sized", defaults={"size": 8}),
-    "bare": MadeUp("bare", defaults={}),
+    "toy": SampleWorkload("toy"),
+    "other": SampleWorkload("other", modes=("infer",)),
+    "sized": SampleWorkload("sized", defaults={"size": 8}),
+    "bare": SampleWorkload("bare", defaults={}),
 }
 
 
-def find(name: str) -> MadeUp:
+def find(name: str) -> SampleWorkload:
     if name not in WORKLOADS:
         raise LookupError(f"unknown workload {name!r}; did you mean 'toy'?")
     return WORKLOADS[name]
@@ -304,7 +304,7 @@ def test_a_whole_number_serves_where_a_fraction_is_the_default(tmp_path: Path) -
     assert list_rows(expand_text(tmp_path, "workload: toy\nfixed: {args.rate: 1}\n"), "args.rate") == [(1,)]
 
 
-def test_a_workload_of_ones_own_takes_any_arguments(tmp_path: Path) -> None:
+def test_a_custom_workload_takes_any_arguments(tmp_path: Path) -> None:
     (tmp_path / "mine.py").touch()
     expansion = expand_text(tmp_path, "workload: mine.py:make\nfixed: {args.anything: x, interop_threads: 2}\n")
     assert list_rows(expansion, "workload", "args.anything") == [(f"{tmp_path}/mine.py:make", "x")]

@@ -126,7 +126,8 @@ def test_a_default_with_something_fixed_is_launched_with_it(make: Make) -> None:
 
 def test_a_script_whose_rate_does_not_match_is_rejected_with_its_output(make: Make) -> None:
     arena = make("for n in itertools.count():\n    time.sleep(0.01)\n    print('working')", "(.*) img/s")
-    for limit_s in (1, 4, 16):  # on a busy machine it takes a while until it prints
+    # On a busy machine the script prints late.
+    for limit_s in (1, 4, 16):
         with pytest.raises(Rejection, match=f"nothing that matches --throughput within {limit_s} s") as refused:
             arena.enter(DEFAULT, float(limit_s))
         if str(refused.value).endswith("; killed: working"):

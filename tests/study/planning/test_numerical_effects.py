@@ -18,7 +18,7 @@ from corewise.study.planning.numerical_effects import (
 )
 from corewise.study.syntax.expressions import Expression
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/study-files.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/study-files.md"
 
 
 def test_every_axis_has_a_class_and_a_reason_in_one_line() -> None:
