@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,7 @@ from corewise.launch.ranks import RankStart
 from corewise.measured.trial import RankPlacement
 from corewise.run.study_runner import StudyOutcome
 from corewise.store.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent / "cli"))
-
-from made_stores import made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import scaling_records, unmeasured_records, write_store
 
 APP = build_app()
 
@@ -54,7 +50,7 @@ def printed(*args: str) -> Any:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return made_store(tmp_path_factory.mktemp("scripts") / "store", *scaling_records(), *unmeasured_records())
+    return write_store(tmp_path_factory.mktemp("scripts") / "store", *scaling_records(), *unmeasured_records())
 
 
 @pytest.mark.parametrize("verb", ["doctor", "list", "plan", "status", "report"])

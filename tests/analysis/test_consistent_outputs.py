@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import MACHINE, PROTOCOL, around, made_store, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, around, trial, write_store
 from typer.testing import CliRunner
 
 from corewise.analysis.comparison.selection import parse_by
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Path:
         )
         for n, rate in NEW_RATES.items()
     ]
-    made_store(tmp_path / "store", *records)
+    write_store(tmp_path / "store", *records)
     return tmp_path / "store"
 
 

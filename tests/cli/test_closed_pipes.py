@@ -26,7 +26,7 @@ VERBS = [
 ]
 
 
-def left_by_its_reader(arguments: list[str], **more: str) -> tuple[int, str]:
+def run_with_closed_output(arguments: list[str], **more: str) -> tuple[int, str]:
     """The exit code and what was said on standard error, when nobody reads standard output."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -39,13 +39,13 @@ def left_by_its_reader(arguments: list[str], **more: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("arguments", VERBS, ids=[arguments.replace(STORE, "STORE") for arguments in VERBS])
 def test_a_verb_whose_reader_leaves_ends_well_and_says_nothing(arguments: str) -> None:
-    assert left_by_its_reader([sys.executable, "-m", "corewise", *arguments.split()]) == (0, "")
+    assert run_with_closed_output([sys.executable, "-m", "corewise", *arguments.split()]) == (0, "")
 
 
 def test_plain_help_whose_reader_leaves_ends_well_and_says_nothing() -> None:
     """As on a node that has none of what draws help."""
     arguments = [sys.executable, "-m", "corewise", "--help"]
-    assert left_by_its_reader(arguments, TYPER_USE_RICH="0") == (0, "")
+    assert run_with_closed_output(arguments, TYPER_USE_RICH="0") == (0, "")
 
 
 def test_every_verb_ends_in_the_same_manner() -> None:

@@ -59,7 +59,8 @@ def test_the_faster_environment_is_found_and_nothing_is_left(
     written = read_tuned(bench.folder / "tuned.yaml")
     assert written.subject.command == (sys.executable, "train.py", *arguments)
     assert (written.params["allocator"], written.params["processes"]) == (QUICKER, 1)
-    assert not (bench.folder / "checkpoint").exists()  # each start had a new folder
+    # Each start had a new folder.
+    assert not (bench.folder / "checkpoint").exists()
     assert bench.find_processes() == []
 
 
@@ -69,7 +70,8 @@ def test_a_script_without_progress_is_timed_as_a_whole(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
     assert result["verdict"] == "no difference"
-    assert 0 < result["default"]["throughput"] < 1 / 0.3  # runs per second: 11 pauses
+    # The unit is runs per second; a run has 11 pauses.
+    assert 0 < result["default"]["throughput"] < 1 / 0.3
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_equal_values_stop_at_the_least_number_of_runs():
     assert (decision.interval.low, decision.interval.high) == (1.0, 1.0)
 
 
-def test_wide_intervals_go_on_until_the_limit_and_say_why_they_stopped():
+def test_wide_intervals_continue_until_the_limit_and_give_the_reason():
     times = [1.0, 2.0] * 5
     assert not should_stop(times[:9], **PLAN).stop
     decision = should_stop(times, **PLAN)

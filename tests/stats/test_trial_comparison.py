@@ -173,7 +173,7 @@ def test_a_verdict_the_rank_test_does_not_share_says_so():
     assert "does not confirm" in result.reason
 
 
-def test_many_comparisons_ask_for_more_of_each():
+def test_many_comparisons_require_more_evidence_for_each():
     a, b = [1.0, 1.01, 0.99, 1.0], [1.02, 1.03, 1.01, 1.02]
     assert compare_trials(a, b).verdict == "slower"
     assert compare_trials(a, b, num_comparisons=100).verdict == "same"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from simulated_arena import build_space
+from tests.tuning.simulated_arena import build_space
 
 from corewise.measured.trial import Protocol
 from corewise.store.store import Store
