@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,15 @@ def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
         save_ceilings(tmp_path, build_ceilings())
     assert read_cache(tmp_path).ceilings is None
+
+
+def test_ceilings_of_someone_else_are_named_and_left_out(tmp_path: Path, give_away: Callable[..., Path]) -> None:
+    path = give_away(save_ceilings(tmp_path, build_ceilings()))
+    assert read_cache(tmp_path).ceilings is None
+    [problem] = read_cache(tmp_path).problems
+    assert f"{path} belongs to uid 65534" in problem
+    save_ceilings(tmp_path, build_ceilings())
+    assert set(read_cache(tmp_path).ceilings.figures) == set(build_ceilings().figures)
+    give_away(path.parent)
+    with pytest.raises(UserError, match=r"belongs to uid 65534.*XDG_CACHE_HOME"):
+        save_ceilings(tmp_path, build_ceilings())

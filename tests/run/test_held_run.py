@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from corewise.measured.trial import to_json, write_json_atomically
 from corewise.run.held_run import HeldRun
 from corewise.run.plan import plan_study
 from corewise.run.warm_parent import ParentPool
@@ -59,10 +58,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
         plan = plan_study(load_study("study.yaml", []))
         pools.append(ParentPool(plan.worker, Path("logs")))
         for trial in plan.trials:
-            file = Path(f"{trial.trial_id}.json").absolute()
-            write_json_atomically(file, to_json(trial))
             parent = pools[-1].get(trial)
-            made.append(HeldRun(parent, trial, file, Path(f"held-{trial.trial_id}").absolute()))
+            made.append(HeldRun(parent, trial, Path(f"held-{trial.trial_id}").absolute()))
         return made
 
     yield begin

@@ -2,6 +2,7 @@
 
 import errno
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from corewise.cli.render.run_progress import SilentObserver
 from corewise.cli.status import read_state
-from corewise.measured.trial import Trial, write_json_atomically
+from corewise.measured.trial import Trial, to_json, write_json_atomically
+from corewise.measured.worker.main import run_by_hand
 from corewise.run import study_runner
 from corewise.run.plan import Plan, plan_study
 from corewise.run.provisional_records import build_provisional_records
@@ -248,3 +250,37 @@ def test_two_hosts_do_not_both_record_what_is_infeasible(plan: Plan, monkeypatch
         StudyRun(plan, store, SilentObserver()).execute()
     assert [record.status for record in store.read_records().records].count("skipped") == 2
     assert store.read_records().duplicates == ()
+
+
+class ExchangesTrial(SilentObserver):
+    """Exchanges the trial's file before a run, as everyone could who can write to the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def report_run_start(self, trial: Trial, index: int) -> None:
+        path = self.store.get_trial_file(trial.trial_id)
+        path.write_text(path.read_text().replace("own.py:factory", "planted.py:factory"))
+
+
+def test_a_trial_that_is_exchanged_in_the_store_is_not_run(plan: Plan) -> None:
+    Path("fixed").touch()
+    Path("planted.py").write_text("open('mark', 'w').close()\n" + OWN)
+    store = Store.open(Path("store"))
+    assert StudyRun(plan, store, ExchangesTrial(store)).execute().num_ok == 1
+    assert "planted.py" in store.get_trial_file(plan.trials[0].trial_id).read_text()
+    assert not Path("mark").exists()
+
+
+def test_the_manual_command_refuses_code_named_by_a_trial_file_of_someone_else(
+    plan: Plan, give_away: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [trial] = plan.trials
+    for name, value in trial.env.items():
+        monkeypatch.setenv(name, value)
+    file = Path("trial.json")
+    write_json_atomically(file, to_json(trial))
+    give_away(file)
+    assert run_by_hand(file, Path("out")) == 2
+    assert f"{file.absolute()} belongs to uid 65534" in capsys.readouterr().err
+    assert not Path("out").exists()

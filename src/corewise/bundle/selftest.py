@@ -98,7 +98,7 @@ def _run_corewise(folder: Path, *arguments: str, exit_code: int = 0) -> str:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "corewise", *arguments],
+            [sys.executable, "-P", "-m", "corewise", *arguments],
             cwd=folder,
             env=env,
             capture_output=True,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from corewise.cache_folder import find_cache_folder
+from corewise.cache_folder import find_shared_builds, open_cache_folder
 from corewise.launch.environment import strip_controlled_variables
 from corewise.launch.worker_commands import build_compile_command, should_build_native
 from corewise.run.machine_view import Interpreter
@@ -18,9 +18,13 @@ BUILD_LIMIT_S = 330.0
 
 def build_once(interpreter: Interpreter, worker: Path, before: Callable[[], None], cache: Path | None = None) -> None:
     """Build the C++ part unless that was tried before; `before` is called first. A failure is ignored."""
-    tried = (cache or find_cache_folder()) / f"native-tried-{_hash_toolchain(interpreter, worker)}"
+    if not should_build_native():
+        return
+    # The builder's messages are not shown, so a refused folder is reported here.
+    find_shared_builds()
+    tried = (cache or open_cache_folder()) / f"native-tried-{_hash_toolchain(interpreter, worker)}"
     # os.path.exists returns False for an unreadable folder, where Path.exists raises.
-    if not should_build_native() or os.path.exists(tried):
+    if os.path.exists(tried):
         return
     before()
     with suppress(OSError, subprocess.TimeoutExpired):

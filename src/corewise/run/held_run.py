@@ -19,7 +19,7 @@ from corewise.study.trial_run import TrialRun
 class HeldRun:
     """A started run that can be sampled repeatedly; other held runs stand still meanwhile."""
 
-    def __init__(self, parent: WarmParent, trial: Trial, trial_file: Path, folder: Path) -> None:
+    def __init__(self, parent: WarmParent, trial: Trial, folder: Path) -> None:
         self.trial, self.folder = trial, folder
         self.num_samplings = 0
         # Set when the run has ended and cannot be sampled any more.
@@ -27,7 +27,7 @@ class HeldRun:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TO_KEEPER, FROM_KEEPER):
             os.mkfifo(folder / name)
-        self._pid = parent.start_held_run(trial_file, folder)
+        self._pid = parent.start_held_run(trial, folder)
         self._channel = self._open_channel(trial.protocol.timeout_s)
 
     def _open_channel(self, limit_s: float) -> Channel:

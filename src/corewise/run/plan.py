@@ -161,7 +161,7 @@ class _Identifier:
 def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
     """Read the ceilings that `corewise doctor --ceilings` has cached for this machine, if any.
 
-    Damaged files are reported on stderr, since they explain missing or outdated ceilings.
+    Unusable files are reported on stderr, since they explain missing or outdated ceilings.
     """
     runtime = next((name for name in ("torch", "numpy") if name in interpreter.packages), "")
     version = interpreter.packages.get(runtime, "")
@@ -171,7 +171,7 @@ def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
     if cached.problems:
         files = "; ".join(" ".join(each.split()) for each in cached.problems)
         remedy = "`corewise doctor --ceilings` measures them again"
-        print(f"corewise: ignored damaged ceiling files: {files}; {remedy}", file=sys.stderr)
+        print(f"corewise: ignored unusable ceiling files: {files}; {remedy}", file=sys.stderr)
     return cached.ceilings
 
 

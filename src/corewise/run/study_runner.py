@@ -297,10 +297,9 @@ class StudyRun:
             shutil.rmtree(out_dir, ignore_errors=True)
             out_dir.mkdir(parents=True)
             try:
-                trial_file = self.store.get_trial_file(trial.trial_id)
                 parent = pool.get(trial)
                 with NeighbourWatch(self._find_idle_cpus(trial)) as watch:
-                    results = parent.run(trial, trial_file, out_dir, lambda _phase: None)
+                    results = parent.run(trial, out_dir, lambda _phase: None)
                 run = collect_run(trial, results)
                 if run.kind == "disk":
                     raise OSError(errno.ENOSPC, run.reason)

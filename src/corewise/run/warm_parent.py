@@ -15,7 +15,7 @@ from typing import IO
 from corewise.launch.environment import strip_controlled_variables
 from corewise.launch.worker_commands import build_serve_command
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import RankResult, Trial, parse_rank_result
+from corewise.measured.trial import RankResult, Trial, parse_rank_result, to_json
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.signal_names import name_signal
 
@@ -93,20 +93,23 @@ class WarmParent:
             raise ParentFailure(str(message["kind"]), str(message["reason"]))
         self.warm_s = float(str(message["warm_s"]))
 
-    def run(self, trial: Trial, trial_file: Path, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]:
-        """Run the trial once and return one result per rank."""
+    def run(self, trial: Trial, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]:
+        """Run the trial once and return one result per rank.
+
+        The trial names the user's code. It travels over the pipe, because others may be able to write to the store.
+        """
         self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
-        self.channel.send(cmd="run", trial=str(trial_file), out=str(out_dir), asked_at_ns=asked_at_ns)
+        self.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), asked_at_ns=asked_at_ns)
         limit = time.monotonic() + trial.protocol.timeout_s + ANSWER_GRACE_S
         self._receive(limit, on_phase)
         return [read_result(out_dir / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
 
-    def start_held_run(self, trial_file: Path, folder: Path) -> int:
+    def start_held_run(self, trial: Trial, folder: Path) -> int:
         """Start a held run with named pipes in `folder`; return the process id of its keeper."""
         self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
-        self.channel.send(cmd="hold", trial=str(trial_file), out=str(folder), asked_at_ns=asked_at_ns)
+        self.channel.send(cmd="hold", trial=to_json(trial), out=str(folder), asked_at_ns=asked_at_ns)
         message = self._receive(time.monotonic() + START_LIMIT_S, lambda _phase: None)
         return int(str(message["pid"]))
 

@@ -29,6 +29,7 @@ from corewise.accelerate.malleable.plan.candidate_choice import is_doubtful
 from corewise.accelerate.malleable.plan.cost_cache import load_plan, save_plan
 from corewise.accelerate.malleable.plan.planner import PlanDecision, decide
 from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
+from corewise.cache_folder import SHARED_BUILDS_VARIABLE
 
 Make = Callable[..., Malleable]
 # Far longer than any of these tests takes; only a deadlock reaches it.
@@ -293,7 +294,7 @@ def test_short_plain_calls_are_mostly_unchecked(
 
 
 def test_a_damaged_build_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "own"))
+    monkeypatch.setenv(SHARED_BUILDS_VARIABLE, str(tmp_path / "own"))
     compiler = tmp_path / "c++"
     compiler.write_text(
         '#!/bin/sh\necho >> "$(dirname "$0")/calls"\n'
@@ -301,8 +302,7 @@ def test_a_damaged_build_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.Mon
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    [target] = build._list_builds(build._find_build_folder(), str(compiler))
-    target.parent.mkdir(parents=True)
+    target = build._name_build(build._open_build_folder(build._compute_build_key()), str(compiler))
     target.write_text("damaged")
     with pytest.raises(
         build.NativeBuildError,
@@ -312,30 +312,6 @@ def test_a_damaged_build_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.Mon
         build._load_or_rebuild()
     assert target.read_text() == "new\n"
     assert len((tmp_path / "calls").read_text().splitlines()) == len(build.UNITS) + 1
-
-
-def test_a_temporary_folder_that_others_can_write_to_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(build, "_loaded", {})
-    common = tmp_path / f"corewise-{os.getuid()}"
-    assert build._find_temporary_folder() == common
-    assert common.stat().st_mode & 0o777 == 0o700
-    (common / "native").mkdir(mode=0o755)
-    (common / "native" / "build.so").touch(mode=0o600)
-    assert build._find_temporary_folder() == common
-    (common / "native" / "build.so").chmod(0o666)
-    private = build._find_temporary_folder()
-    assert private != common
-    assert private.stat().st_mode & 0o777 == 0o700
-    (common / "native" / "build.so").chmod(0o600)
-    common.chmod(0o777)
-    assert build._find_temporary_folder() == private
-    common.rename(tmp_path / "elsewhere")
-    common.symlink_to(tmp_path / "elsewhere")
-    assert build._find_temporary_folder() == private
 
 
 def test_capture_leaves_what_others_log_and_print(caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ class ReportUpdater:
         with tempfile.TemporaryDirectory(prefix="corewise-live-") as folder:
             side = Path(folder) / "provisional.jsonl"
             side.write_bytes(b"".join(seal(r.to_json()) for r in build_provisional_records(self.plan, self.store)))
-            command = [sys.executable, "-m", "corewise.report.live_page", str(self.store.path), str(self.output)]
+            command = [sys.executable, "-P", "-m", "corewise.report.live_page", str(self.store.path), str(self.output)]
             command += ["--study", self.plan.study.name, "--provisional", str(side), "--progress", progress]
             if refresh_s is not None:
                 command += ["--refresh-s", f"{refresh_s:.0f}"]

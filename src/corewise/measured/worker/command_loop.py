@@ -6,7 +6,6 @@ Measured side: standard library and the runtime's framework only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from pathlib import Path
@@ -31,8 +30,7 @@ def serve(runtime_name: str, warm: bool, control: Channel) -> None:
         message = control.receive()
         if message is None or message["cmd"] == "stop":
             return
-        with open(message["trial"], encoding="utf-8") as file:
-            trial = parse_trial(json.load(file))
+        trial = parse_trial(message["trial"])
         if message["cmd"] == "hold":
             keepers = [pid for pid in keepers if not _has_ended(pid)]
             keepers.append(start_keeper(zygote, trial, Path(message["out"]), int(message["asked_at_ns"])))

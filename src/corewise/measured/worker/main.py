@@ -19,6 +19,7 @@ from corewise import process_control
 from corewise.measured.parameters import Binding
 from corewise.measured.trial import parse_trial
 from corewise.measured.worker.control_pipe import Channel
+from corewise.trusted_paths import explain_distrust
 
 PACKAGES = (
     *("torch", "tensorflow", "numpy", "Pillow", "mpi4py", "intel-openmp"),
@@ -77,9 +78,15 @@ def _find_first_version(name: str, packages: Sequence[str]) -> dict[str, str]:
 def run_by_hand(trial_file: Path, out_dir: Path) -> int:
     """Run a trial whose environment is already set; return 0 if every rank succeeds."""
     from corewise.measured.worker.zygote import Zygote
+    from corewise.measured.workloads.custom import is_custom
 
     asked_at_ns = time.monotonic_ns()
     trial = parse_trial(json.loads(trial_file.read_text(encoding="utf-8")))
+    # The file of such a trial names code to run.
+    refusal = explain_distrust(trial_file) if is_custom(trial.params.workload) else ""
+    if refusal:
+        print(f"{trial_file} is not run: {refusal}; copy it to a folder that only you can change", file=sys.stderr)
+        return 2
     unset = find_unset_variables(trial.env, os.environ)
     if unset:
         print(

@@ -14,13 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import Optional
 
+from corewise.trusted_paths import create_private_folder
+
 PREFIX = "corewise-trial"
 
 
 def create_trial_folder() -> str:
-    """Create a folder below TMPDIR whose name identifies this process as its owner."""
+    """Create a private folder below TMPDIR whose name identifies this process as its owner."""
     pid = os.getpid()
-    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_hash_host()}-{pid}-{_read_start_ticks(pid)}-")
+    return create_private_folder(f"{PREFIX}-{_hash_host()}-{pid}-{_read_start_ticks(pid)}-")
 
 
 def clear_abandoned(parent: Optional[str] = None) -> int:

@@ -16,11 +16,12 @@ import pytest
 import torch
 from tests.accelerate.sample_models import Branches, Wide, equal_costs
 
-from corewise.accelerate.kernels.build import CACHE_VARIABLE, load_native_module
+from corewise.accelerate.kernels.build import load_native_module
 from corewise.accelerate.malleable.execute import thread_teams
 from corewise.accelerate.malleable.marked_branches import close_parallel
 from corewise.accelerate.malleable.module_wrapper import Malleable, malleable
 from corewise.accelerate.malleable.plan import planner
+from corewise.cache_folder import SHARED_BUILDS_VARIABLE
 from corewise.measured.pinning import read_thread_masks
 
 Make = Callable[..., Malleable]
@@ -242,7 +243,7 @@ def test_surplus_threads_exist_while_a_plan_has_threads(
     if executor == "native":
         request.getfixturevalue("native")
         # The module is built once for all tests.
-        env[CACHE_VARIABLE] = str(Path(load_native_module().__file__).parents[2])
+        env[SHARED_BUILDS_VARIABLE] = str(Path(load_native_module().__file__).parents[2])
     code = textwrap.dedent(CROWDED).replace("EXECUTOR", repr(executor))
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

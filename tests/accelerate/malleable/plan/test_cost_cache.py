@@ -1,6 +1,7 @@
 """Costs and plans are cached for the next run, and damaged files are ignored."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ Make = Callable[..., Malleable]
 
 
 @pytest.fixture(autouse=True)
-def empty_cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -38,7 +39,7 @@ def test_a_damaged_file_is_ignored_and_rewritten(text: str) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.setenv("COREWISE_PLANS", "/proc/nowhere")
     save_plan("key", CACHED_PLAN)
     assert load_plan("key", 2) is None
 
@@ -69,3 +70,17 @@ def test_the_second_run_uses_cached_costs_and_survives_damage(planned: Make) -> 
         [file] = cost_cache.get_cache_folder().iterdir()
         file.write_text(file.read_text().replace('"lane": 0', '"lane": 77'))
         torch.testing.assert_close(planned(model, x, keep=True)(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["key.json", "."])
+def test_a_plan_of_someone_else_is_not_read(
+    name: str, temporary: Path, give_away: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    save_plan("key", CACHED_PLAN)
+    assert load_plan("key", 2) == CACHED_PLAN
+    path = give_away(cost_cache.get_cache_folder() / name)
+    assert load_plan("key", 2) is None
+    assert f"{path} belongs to uid 65534" in caplog.text
+    # The next plan is kept all the same.
+    save_plan("key", CACHED_PLAN)
+    assert load_plan("key", 2) == CACHED_PLAN
