@@ -57,7 +57,9 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
 
 def format_manual_command(plan: Plan, trial: Trial, folder: str) -> str:
     """Format the shell line that runs the trial once from a cold start; `folder` holds its trial file."""
-    file, out = f"{folder}/{trial.trial_id}.json", f"{folder}/{trial.trial_id}-results"
+    # A plan that ran nothing may not know the id.
+    name = trial.trial_id or "ID"
+    file, out = f"{folder}/{name}.json", f"{folder}/{name}-results"
     return format_shell_line(build_run_command(trial, plan.worker, file, out), trial.env, os.environ)
 
 

@@ -51,6 +51,8 @@ def start_launch(request: LaunchRequest) -> int:
     with ExitStack() as stack:
         port = _hold_port(request, settings, stack)
         starts = _plan_starts(request, settings, around, port, manner, allocation)
+        if settings.environment_note:
+            print_message(settings.environment_note)
         if request.dry_run:
             return _print_lines(format_start_line(start, around.env) for start in starts)
         notes = [*settings.notes, *_prepare_files(request, len(starts))]
