@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,7 @@ def _plan_to_json(shown: _ShownPlan) -> dict[str, Any]:
                 **_id_to_json(shown, trial.trial_id, trial.params.to_mapping()),
                 "params": trial.params.to_mapping(),
                 "ranks": [list(rank.cpus) for rank in trial.ranks],
+                "notes": [note] if (note := made.describe_cores(trial)) else [],
                 "env": dict(trial.env),
                 "command": line,
             }
@@ -184,6 +186,8 @@ def _print_plan(shown: _ShownPlan, *, show_commands: bool, is_trusted: bool) -> 
     for reason in dict.fromkeys(s.reason for s in made.skipped):
         count = sum(s.reason == reason for s in made.skipped)
         console.print(f"[yellow]skipped[/] {count}: {escape(reason)}")
+    for note, count in Counter(filter(None, map(made.describe_cores, made.trials))).items():
+        console.print(f"[yellow]core types[/] {count}: {escape(note)}")
     for reason in shown.list_unknown_ids():
         console.print(f"[yellow]unknown ids[/]: {escape(reason)}; {PROBE_HINT}")
     if shown.untrusted and not is_trusted:

@@ -17,6 +17,7 @@ from corewise.launch.ranks import place_trial_ranks
 from corewise.launch.worker_archive import build_worker
 from corewise.machine.ceilings.cache import read_cached_ceilings
 from corewise.machine.ceilings.table import Ceilings
+from corewise.machine.core_classes import describe_core_classes
 from corewise.machine.placement import PlacementError
 from corewise.machine.software import find_install_hint
 from corewise.measured.parameters import TrialParameters
@@ -73,6 +74,10 @@ class Plan:
     def explain_unknown_id(self, params: Mapping[str, Any]) -> str:
         """Explain why the id of a trial is unknown; empty if it is known."""
         return _explain_unknown_id(params, self.interpreter, self.unread_workloads)
+
+    def describe_cores(self, trial: Trial) -> str:
+        """Describe the types of cores of a trial on a hybrid processor; empty if it has only the fastest."""
+        return describe_core_classes(self.host.topology, self.host.allocation.cpus, trial.ranks)
 
 
 def plan_study(study: Study, host: Host | None = None, *, probe: bool = True, trust_environment: bool = False) -> Plan:
