@@ -16,6 +16,7 @@ from corewise.cli.doctor import Diagnosis, diagnose, doctor, print_diagnosis
 from corewise.errors import UserError
 from corewise.machine.ceilings.cache import compute_allocation_shape, save_ceilings
 from corewise.machine.ceilings.table import Ceiling, Ceilings
+from corewise.machine.core_classes import CoreClass
 from corewise.machine.facts import compute_host_class
 from corewise.machine.gpus import Gpu
 from corewise.machine.machine_model import Allocation, Cpu, Limit, MachineFinding, Topology
@@ -52,6 +53,15 @@ def cluster(here: Diagnosis) -> Diagnosis:
         facts=replace(here.facts, gpus=(Gpu("NVIDIA H200", "a", 140 << 30), Gpu("NVIDIA H200", "b", 140 << 30))),
         findings=(finding,),
     )
+
+
+def test_types_of_cores_are_shown_only_if_there_are_several(here: Diagnosis) -> None:
+    cpus = tuple(Cpu(n, n // 2 * 2 if n < 4 else n, 0, 0, core_class=int(n >= 4)) for n in range(6))
+    classes = (CoreClass("performance", (0, 1, 2, 3), "/a"), CoreClass("efficiency", (4, 5), "/b"))
+    hybrid = replace(here, topology=Topology(cpus), facts=replace(here.facts, core_classes=classes))
+    assert "core types    2 performance (CPUs 0-3), 2 efficiency (CPUs 4-5)" in shown(hybrid, 100)
+    assert "core types" not in shown(replace(here, facts=replace(here.facts, core_classes=())))
+    assert hybrid.to_json()["topology"]["cpus"][5]["core_class"] == 1
 
 
 def read_json() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from corewise.tuning.api import tune as call
 APP = build_app()
 
 OF_THE_TERMINAL = {"as_json"}
-OF_PYTHON = {"follower", "environment"}
+OF_PYTHON = {"follower", "environment", "trust_environment"}
 EMPTY = (None, ())
 
 

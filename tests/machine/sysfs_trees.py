@@ -88,3 +88,30 @@ def add_two_sockets(tree: Tree) -> Tree:
     cores = [(n, n + 96) for n in range(96)]
     halves = [[n for core in part for n in core] for part in (cores[:48], cores[48:])]
     return tree.add_cpus(cores, nodes=halves, sockets=halves).set_memory(512 * GIB)
+
+
+def add_core_i9_13900k(tree: Tree) -> Tree:
+    """Eight performance cores with two threads each, two of them favoured, and 16 efficiency cores without SMT."""
+    tree.add_cpus([*((2 * n, 2 * n + 1) for n in range(8)), *((n,) for n in range(16, 32))], nodes=[range(32)])
+    tree.write("sys/devices/cpu_core/cpus", "0-15").write("sys/devices/cpu_atom/cpus", "16-31")
+    for cpu in range(32):
+        frequency = 4_300_000 if cpu >= 16 else 5_800_000 if cpu in (8, 9, 10, 11) else 5_500_000
+        tree.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq", frequency)
+    return tree.set_memory(64 * GIB)
+
+
+def add_snapdragon_865(tree: Tree) -> Tree:
+    """Four little cores first, then three big ones, then one big core with a higher clock."""
+    return _add_capacities(tree, [284] * 4 + [871] * 3 + [1024])
+
+
+def add_apple_m1(tree: Tree) -> Tree:
+    """Under Linux: four efficiency cores first, then four performance cores."""
+    return _add_capacities(tree, [459] * 4 + [1024] * 4)
+
+
+def _add_capacities(tree: Tree, capacities: Sequence[int]) -> Tree:
+    tree.add_cpus([(n,) for n in range(len(capacities))]).set_memory(8 * GIB)
+    for cpu, capacity in enumerate(capacities):
+        tree.write(f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity", capacity)
+    return tree

@@ -33,6 +33,7 @@ def launch(
     master_port: options.MasterPort = 0,
     config: options.Config = None,
     adapt: options.Adapt = False,
+    trust_environment: options.TrustEnvironment = False,
     no_prefix: options.NoPrefix = False,
     log_dir: options.LogDir = None,
     grace: options.Grace = "10s",
@@ -52,6 +53,8 @@ def launch(
       corewise launch --processes 4 --threads 4 -- python train.py --epochs 1
 
       corewise launch --config tuned.yaml -- python train.py
+
+      corewise launch --config theirs.yaml --trust-environment -- python train.py
 
       corewise launch --threads 8 --allocator tcmalloc --verify -- python infer.py
 
@@ -88,6 +91,7 @@ def launch(
                 environment=_parse_assignments(env or ()),
                 config=config,
                 adapt=adapt,
+                trust_environment=trust_environment,
                 rendezvous=rendezvous,
                 master_port=master_port,
                 keep_env=keep_env,

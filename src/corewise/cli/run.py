@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corewise.cli.common_options import DEFAULT_STORE, JsonOption, QuietOption, SetOption, StoreOption, StudyArgument
+from corewise.cli.common_options import (
+    DEFAULT_STORE,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    StoreOption,
+    StudyArgument,
+    TrustEnvironmentOption,
+)
 from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
 from corewise.cli.render.chart_packages import require_chart_packages
 from corewise.cli.verb_classes import interrupt_on
@@ -34,6 +42,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write the report page.")
     ] = None,
+    trust_environment: TrustEnvironmentOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -50,19 +59,25 @@ def run(
       corewise run hybrid --store results --report
 
       corewise run my.yaml --store results --json
+
+      corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
     """
     from corewise.cli.render.run_progress import make_observer
     from corewise.run.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
     from corewise.run.study_runner import StudyRun
     from corewise.store.store import Store
+    from corewise.study.environment_trust import describe_accepted
     from corewise.study.study import load_study
 
     if report or output:
         require_chart_packages("--report and -o")
-    made = plan_study(load_study(study, overrides or []))
+    made = plan_study(load_study(study, overrides or []), trust_environment=trust_environment)
     _require_trials(made)
     _require_framework(made)
+    accepted = describe_accepted(made.study.environment, str(made.study.path))
+    if accepted and not quiet:
+        print(f"corewise: {accepted}", file=sys.stderr)
     record_store = Store.open(store, create=True)
     made = keep_old_ids(made, record_store)
     interrupt_on(signal.SIGTERM)

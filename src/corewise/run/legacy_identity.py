@@ -39,7 +39,8 @@ def keep_old_ids(plan: Plan, store: Store) -> Plan:
         return plan
 
     def choose_id(new: str, params: Mapping[str, Any], protocol: Protocol, generation: str = "") -> str:
-        if generation or new in done:
+        # The id of a plan that ran nothing may be unknown.
+        if not new or generation or new in done:
             return new
         old = compute_old_identity(params, protocol, plan.host, plan.interpreter, plan.study.environment)
         return old if old in done else new

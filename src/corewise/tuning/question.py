@@ -169,9 +169,10 @@ class Tunable:
     traits: Traits
 
     @classmethod
-    def from_question(cls, question: Question) -> "Tunable":
+    def from_question(cls, question: Question, *, trust_environment: bool = False) -> "Tunable":
         """Find the knobs of a question on this machine; raise UserError if it cannot be measured here."""
-        planner = Planner.from_study(question.build_study({}, PRESETS["quick"]))
+        study = question.build_study({}, PRESETS["quick"])
+        planner = Planner.from_study(study, trust_environment=trust_environment)
         _require_framework(question, planner)
         args = {n.removeprefix("args."): v for n, v in question.fixed.items() if n.startswith("args.")}
         workload = None if is_custom(question.workload) else find_workload(question.workload)

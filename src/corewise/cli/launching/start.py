@@ -18,6 +18,7 @@ from corewise.launch.supervision.rank_logs import build_log_path, move_old_logs
 from corewise.launch.supervision.rank_start import StartError, build_start_error, find_program
 from corewise.launch.supervision.supervisor import supervise
 from corewise.machine.allocation import read_allocation, read_hostname
+from corewise.machine.core_classes import describe_core_classes
 from corewise.machine.machine_model import Allocation
 from corewise.machine.placement import PlacementError, PlacementProblem
 from corewise.machine.topology import format_cpu_list, read_topology
@@ -51,9 +52,13 @@ def start_launch(request: LaunchRequest) -> int:
     with ExitStack() as stack:
         port = _hold_port(request, settings, stack)
         starts = _plan_starts(request, settings, around, port, manner, allocation)
+        if settings.environment_note:
+            print_message(settings.environment_note)
         if request.dry_run:
             return _print_lines(format_start_line(start, around.env) for start in starts)
         notes = [*settings.notes, *_prepare_files(request, len(starts))]
+        cores_note = describe_core_classes(topology, around.cpus, [start.placement for start in starts])
+        notes += [cores_note] if cores_note else []
         notes += list_slurm_notes(
             around.env, read_hostname(), num_cpus=len(around.cpus), has_rendezvous=port is not None
         )

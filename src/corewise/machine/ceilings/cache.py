@@ -29,13 +29,18 @@ class CachedCeilings:
 
 
 def compute_allocation_shape(topology: Topology, allocation: Allocation) -> tuple[tuple[int, int], ...]:
-    """Return cores and CPUs per NUMA node, largest first; equivalent allocations have equal shapes."""
+    """Return cores and CPUs per NUMA node, largest first; equivalent allocations have equal shapes.
+
+    A node of a hybrid machine has one entry per class of cores, fastest first.
+    """
     usable = topology.select_cpus(allocation.cpus)
-    shape = []
-    for node in usable.nodes:
-        cpus = [cpu for cpu in usable.cpus if cpu.node == node]
-        shape.append((len({cpu.core for cpu in cpus}), len(cpus)))
-    return tuple(sorted(shape, reverse=True))
+    nodes = [tuple(_count_cores(usable, node, each) for each in topology.core_classes) for node in usable.nodes]
+    return tuple(counts for node in sorted(nodes, reverse=True) for counts in node)
+
+
+def _count_cores(topology: Topology, node: int, core_class: int) -> tuple[int, int]:
+    cpus = [cpu for cpu in topology.cpus if (cpu.node, cpu.core_class) == (node, core_class)]
+    return len({cpu.core for cpu in cpus}), len(cpus)
 
 
 def build_cache_path(cache: Path, ceilings: Ceilings) -> Path:

@@ -51,27 +51,30 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def probe() -> dict[str, object]:
     """Read the versions of the interpreter and its packages without importing them."""
-    versions: dict[str, str] = {}
-    for name in PACKAGES:
-        versions.update(_find_first_version(name, (name,)))
-    # Several packages provide the module tensorflow.
-    if "tensorflow" not in versions:
-        versions.update(_find_first_version("tensorflow", TENSORFLOW_BUILDS))
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "prefix": sys.prefix,
-        "packages": versions,
+        "packages": read_package_versions(sys.path),
     }
 
 
-def _find_first_version(name: str, packages: Sequence[str]) -> dict[str, str]:
+def read_package_versions(path: Sequence[str]) -> dict[str, str]:
+    """Read the versions of installed packages from the metadata in these folders; imports nothing."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        versions.update(_find_first_version(name, (name,), path))
+    # Several packages provide the module tensorflow.
+    if "tensorflow" not in versions:
+        versions.update(_find_first_version("tensorflow", TENSORFLOW_BUILDS, path))
+    return versions
+
+
+def _find_first_version(name: str, packages: Sequence[str], path: Sequence[str]) -> dict[str, str]:
     """Map the name to the version of the first installed package; empty if there is none."""
     for package in packages:
-        try:
-            return {name: importlib.metadata.version(package)}
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        for distribution in importlib.metadata.distributions(name=package, path=list(path)):
+            return {name: distribution.version}
     return {}
 
 
