@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from trees import Tree, add_apple_m1, add_core_i9_13900k, add_snapdragon_865, add_two_sockets
+from tests.machine.sysfs_trees import Tree, add_apple_m1, add_core_i9_13900k, add_snapdragon_865, add_two_sockets
 
 from corewise.machine.allocation import choose_cpus
 from corewise.machine.ceilings.cache import compute_allocation_shape

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import Tree, add_apple_m1, add_core_i9_13900k, add_snapdragon_865
+from tests.machine.sysfs_trees import Tree, add_apple_m1, add_core_i9_13900k, add_snapdragon_865
 
 from corewise.machine.machine_model import Cpu, Topology
 from corewise.machine.placement import PlacementError, place_ranks
