@@ -1,6 +1,7 @@
 """Two runs on one store: each takes into account what the other has done since."""
 
 import errno
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -163,6 +164,26 @@ def test_a_paused_run_leaves_a_trial_that_was_taken_over_to_its_new_holder(plan:
     store = Store.open(Path("store"))
     outcome = StudyRun(plan, store, TakesOverAfterTheFirstRun(store, plan.trials[0])).execute()
     assert (outcome.num_ok, outcome.num_failed) == (0, 0)
+    check_other_counts(store, num_late=0)
+
+
+@pytest.mark.usefixtures("quick_polls")
+def test_a_run_whose_folder_the_new_holder_removed_does_not_end_the_study(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("fixed").touch()
+    store = Store.open(Path("store"))
+    observer = TakesOver(store, plan.trials[0])
+    save = study_runner.write_json_atomically
+
+    def save_after_takeover(path: Path, value: Any) -> None:
+        if path.name.startswith("run-"):
+            observer.take_over()
+            shutil.rmtree(path.parent)
+        save(path, value)
+
+    monkeypatch.setattr(study_runner, "write_json_atomically", save_after_takeover)
+    assert StudyRun(plan, store, observer).execute().num_failed == 0
     check_other_counts(store, num_late=0)
 
 

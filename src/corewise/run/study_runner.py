@@ -198,8 +198,11 @@ class StudyRun:
                 try:
                     if not self._run_next(progress, pool, lambda: self._estimate_remaining_s(active, waiting)):
                         continue
-                except LeaseLost:
-                    # This process was paused for long. The trial waits until its new holder has recorded it.
+                except (LeaseLost, OSError):
+                    # This process was paused for long, and the new holder may have removed the trial's folder.
+                    if not _has_lost_lease(progress):
+                        raise
+                    # The trial waits until its new holder has recorded it.
                     waiting[trial_id] = progress.trial
                 del active[trial_id]
                 if progress.lease is not None:
@@ -280,12 +283,7 @@ class StudyRun:
             _require_lease(progress)
             self.observer.report_run_start(trial, index)
             began = time.monotonic()
-            try:
-                run = self._run_once(trial, index, pool, progress.lease)
-            except OSError:
-                # The new holder may have removed the folder of the run.
-                _require_lease(progress)
-                raise
+            run = self._run_once(trial, index, pool, progress.lease)
             _require_lease(progress)
             progress.run_s.append(time.monotonic() - began)
             self._save_run(progress, run, index)
