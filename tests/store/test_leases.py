@@ -338,3 +338,18 @@ def test_a_folder_that_cannot_be_written_is_the_users_to_fix(tmp_path):
 def test_names_that_could_leave_the_folder_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="not a valid lease name"):
         acquire_lease(tmp_path, name)
+
+
+def test_the_clock_of_a_folder_that_cannot_be_written_is_the_local_one(tmp_path):
+    before = time.time()
+    assert before <= leases.read_clock_s(tmp_path / "missing") <= time.time()
+
+
+def test_processes_that_proc_hides_are_found_by_a_signal(monkeypatch):
+    me = ProcessIdentity.from_current_process()
+    monkeypatch.setattr("corewise.store.process_identity._read_stat_fields", lambda pid: [])
+    assert me.is_alive_here()
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert not replace(me, pid=process.pid).is_alive_here()
+    assert replace(me, pid=2**70).is_alive_here()

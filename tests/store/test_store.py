@@ -1,9 +1,12 @@
+import errno
+import gc
 import json
 import os
 import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +18,7 @@ from made_records import made_record
 from corewise.errors import UserError
 from corewise.store import sealed_lines
 from corewise.store.brief_records import extract_outline
-from corewise.store.line_writer import StoreFull, is_record_file
+from corewise.store.line_writer import RecordWriter, StoreFull, is_full, is_record_file
 from corewise.store.record_reader import read_file, read_files
 from corewise.store.sealed_lines import scan_lines, seal
 from corewise.store.store import Store
@@ -504,3 +507,56 @@ def test_a_store_of_more_files_than_can_be_open_is_read(tmp_path):
         (store.records_folder / f"{i:03d}.jsonl").write_bytes(seal(small(f"t{i:03d}").to_json()))
     names = [f"t{i:03d}" for i in range(100)]
     assert [r.trial_id for r in store.iterate_records()] == names
+
+
+def test_a_record_that_was_still_in_writing_is_done_once_it_is_whole(tmp_path):
+    store = filled(tmp_path, small("a"))
+    line = seal(small("b").to_json())
+    with only_file(store).open("ab", buffering=0) as file:
+        file.write(line[:40])
+        assert store.read_done_ids() == {"a"}
+        file.write(line[40:])
+    assert store.read_done_ids() == {"a", "b"}
+
+
+def test_refreshing_leaves_no_file_and_needs_no_records(tmp_path):
+    store = Store.open(tmp_path)
+    store.refresh()
+    assert list(store.records_folder.iterdir()) == []
+
+
+def test_reading_records_leaves_the_garbage_collector_as_it_was(tmp_path):
+    store = filled(tmp_path, small("a"))
+    assert gc.isenabled()
+    store.read_records()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        store.read_records()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(("number", "is_full_disk"), [("ENOSPC", True), ("EDQUOT", True), ("EIO", False)])
+def test_a_full_disk_is_recognised_by_its_error(number, is_full_disk):
+    assert is_full(OSError(getattr(errno, number), "")) is is_full_disk
+
+
+def test_a_record_file_is_closed_once(tmp_path):
+    writer = RecordWriter(tmp_path)
+    number = writer._fd
+    writer.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    # The number may belong to another file by now.
+    with open(tmp_path / "other", "w") as other:
+        writer.close()
+        assert os.fstat(other.fileno())
+
+
+def test_a_host_without_a_name_still_gets_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "")
+    assert is_record_file(RecordWriter(tmp_path).path.name)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node/01 ü")
+    assert RecordWriter(tmp_path).path.name.startswith("node_01__-")
