@@ -55,6 +55,7 @@ def run(
     from corewise.run.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
     from corewise.run.study_runner import StudyRun
+    from corewise.store.record_reader import describe_damage
     from corewise.store.store import Store
     from corewise.study.study import load_study
 
@@ -69,8 +70,11 @@ def run(
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
     with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
+        study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed)
+        for damage in describe_damage(study_run.damage):
+            print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)
         try:
-            outcome = StudyRun(made, record_store, observer, retry_failed=retry_failed).execute()
+            outcome = study_run.execute()
         except KeyboardInterrupt:
             print(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr

@@ -29,6 +29,8 @@ from corewise.study.syntax.expressions import Expression, ExpressionError, parse
 MODES = tuple(mode.value for mode in Mode)
 # How a model can be executed. The first entry is the default.
 EXECUTIONS = ("eager", "fast-kernels", "compile", "script", "malleable")
+# Old names of executions that older records and tuned files still contain.
+RENAMED_EXECUTIONS = {"quickened": "fast-kernels"}
 RUNTIMES = ("torch", "numpy", "jax", "tensorflow")
 MACHINE_NAMES = ("allocation", "cores", "cpus", "numa_nodes", "sockets")
 COUNT_KEYWORDS = ("allocation", "powers-of-two", "all-factorisations")
