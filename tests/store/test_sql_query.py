@@ -54,7 +54,7 @@ def test_a_trial_recorded_twice_is_one_row(tmp_path):
 
 def test_values_of_mixed_types_and_missing_ones_are_kept(tmp_path):
     odd = {
-        "threads": "all",
+        "args.image_size": "any",
         "args.N": 1,
         "args.n": 2,
         "args.n_2": 3,
@@ -66,13 +66,13 @@ def test_values_of_mixed_types_and_missing_ones_are_kept(tmp_path):
         tmp_path, made_record("a", params=odd), made_record("b", metrics={}, machine={}, finished_at="when?")
     )
     sql = (
-        'select params.threads, params."args.N", params."args.n_2", params."args.n_2_2", params."args.list", '
+        'select params."args.image_size", params."args.N", params."args.n_2", params."args.n_2_2", params."args.list", '
         'params."args.""x\'", params."args.big", metrics.step_s, machine.hostname, finished_at is null '
         "from records order by trial_id"
     )
     assert query(store, sql).rows == (
-        ("all", 1, 2, 3, "[1,2]", 5, float(2**80), 0.5, "node1", False),
-        ("4", None, None, None, None, None, None, None, None, True),
+        ("any", 1, 2, 3, "[1,2]", 5, float(2**80), 0.5, "node1", False),
+        ("224", None, None, None, None, None, None, None, None, True),
     )
 
 
@@ -82,7 +82,7 @@ def test_an_empty_store_has_an_empty_table(tmp_path):
 
 
 def test_a_record_with_very_many_samples_is_read(tmp_path):
-    runs = ({"status": "ok", "samples_s": [0.5] * 1000, "ranks": ["x" * 17_000_000]},)
+    runs = ({"status": "ok", "samples_s": [0.5] * 1000, "ranks": [{"parallel_info": "x" * 17_000_000}]},)
     store = filled(tmp_path, made_record("a", runs=runs))
     assert query(store, "select len(samples_s) from records").rows == ((1000,),)
 

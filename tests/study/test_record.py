@@ -85,11 +85,11 @@ def test_an_older_schema_nothing_carries_over_is_refused():
     [
         ({"schema": None}, "no record schema version"),
         ({"schema": True}, "no record schema version"),
-        ({"trial_id": 7}, "'trial_id' is not a str"),
-        ({"params": []}, "'params' is not a dict"),
-        ({"runs": {}}, "'runs' is not a list"),
-        ({"runs": ["x"]}, "a run is not a dict"),
-        ({"status": "perhaps"}, "unknown status 'perhaps'"),
+        ({"trial_id": 7}, "trial_id is 7, not text"),
+        ({"params": []}, "params is a list, not a mapping"),
+        ({"runs": {}}, "runs is a mapping, not a list"),
+        ({"runs": ["x"]}, r"runs\[0\] is the text 'x', not a mapping"),
+        ({"status": "perhaps"}, "status is the text 'perhaps', not one of ok, failed, skipped"),
     ],
 )
 def test_json_of_the_wrong_shape_is_refused_with_the_reason(change, message):

@@ -18,6 +18,8 @@ from corewise.study.record import Record
 Places = npt.NDArray[np.int64]
 
 _MAX_COMBINED_CODE = 1 << 62
+# The data of a page hold integers of 64 bits.
+_MAX_EXACT_INTEGER = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,9 @@ def make_hashable(value: Any) -> Any:
 
 
 def make_plain(value: Any) -> Any:
-    """Return a scalar unchanged, and anything else as JSON text."""
+    """Return a scalar unchanged, an integer beyond 64 bits as float, and anything else as JSON text."""
+    if isinstance(value, int) and abs(value) >= _MAX_EXACT_INTEGER:
+        return float(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else _dump_text(value)
 
 

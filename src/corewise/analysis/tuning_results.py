@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise.store.sealed_lines import scan_file
+from corewise.study.value_checks import check_plain
 from corewise.text_format import shorten
 
 # The folder of a store that holds the journals of tunings.
@@ -200,10 +201,10 @@ def read_tunings(store: Path) -> list[StoredTuning]:
     for path in sorted((store / FOLDER).glob("*.jsonl")):
         answers = [value for value in _read_entries(path) if value.get("entry") == "answered"]
         if answers:
-            try:
+            # An answer of another version, or an edited one, may have any form.
+            with suppress(KeyError, TypeError, ValueError, AttributeError):
+                check_plain(answers[-1])
                 tunings.append(_parse_tuning(path.stem, answers[-1]))
-            except (KeyError, TypeError, ValueError):
-                continue
     return tunings
 
 
@@ -245,7 +246,7 @@ def _parse_tuning(key: str, entry: Mapping[str, Any]) -> StoredTuning:
 
 def _parse_setting(values: Mapping[str, Any]) -> SettingResult:
     return SettingResult(
-        params=values.get("params") or {},
+        params=dict(values.get("params") or {}),
         label=str(values["words"]),
         throughput=_parse_number(values["throughput"]) or 0.0,
         interval=_parse_interval(values.get("interval")),
@@ -274,7 +275,7 @@ def _parse_step(values: Mapping[str, Any]) -> LadderStep:
 def _parse_raced(values: Mapping[str, Any]) -> RacedSetting:
     return RacedSetting(
         label=str(values["words"]),
-        params=values.get("params") or {},
+        params=dict(values.get("params") or {}),
         outcome=str(values["outcome"]),
         ratio=_parse_number(values["ratio"]) or 0.0,
         throughput=_parse_number(values.get("throughput")) or 0.0,

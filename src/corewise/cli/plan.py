@@ -104,7 +104,7 @@ def plan(
 
 def _prepare_plan(made: "Plan", store: Path, folder: str) -> _ShownPlan:
     from corewise.run.duration_estimate import estimate_plan_s
-    from corewise.run.legacy_identity import keep_old_ids
+    from corewise.run.identity.legacy_identity import keep_old_ids
     from corewise.run.record_builder import format_manual_command
     from corewise.store.store import Store
     from corewise.study.environment_trust import select_untrusted

@@ -63,9 +63,10 @@ def run(
       corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
     """
     from corewise.cli.render.run_progress import make_observer
-    from corewise.run.legacy_identity import keep_old_ids
+    from corewise.run.identity.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
     from corewise.run.study_runner import StudyRun
+    from corewise.store.record_reader import describe_damage
     from corewise.store.store import Store
     from corewise.study.environment_trust import describe_accepted
     from corewise.study.study import load_study
@@ -84,8 +85,11 @@ def run(
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
     with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
+        study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed)
+        for damage in describe_damage(study_run.damage):
+            print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)
         try:
-            outcome = StudyRun(made, record_store, observer, retry_failed=retry_failed).execute()
+            outcome = study_run.execute()
         except KeyboardInterrupt:
             print(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
@@ -137,7 +141,7 @@ def _require_trials(made: "Plan") -> None:
 
 def _require_framework(made: "Plan") -> None:
     """Raise a UserError if none of the frameworks of the study is installed."""
-    from corewise.run.framework_packages import suggest_install
+    from corewise.run.identity.framework_packages import suggest_install
 
     hints = [suggest_install(runtime, made.interpreter) for runtime in made.study.runtimes]
     if all(hints):

@@ -139,16 +139,6 @@ def parse_trial(data: Mapping[str, Any]) -> Trial:
     )
 
 
-def parse_rank_result(data: Mapping[str, Any]) -> RankResult:
-    """Build the rank result from parsed JSON."""
-    _check_schema(data, "result")
-    known = {f.name for f in dataclasses.fields(RankResult)}
-    values = {k: v for k, v in data.items() if k in known}
-    for name in ("samples_s", "disturbances", "notes"):
-        values[name] = tuple(values.get(name, ()))
-    return RankResult(**values)
-
-
 def write_json_atomically(path: Path, data: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name and rename it: a reader sees the whole file or none."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")

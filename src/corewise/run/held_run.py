@@ -11,8 +11,9 @@ from corewise.measured.trial import Trial
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.held_ranks import FROM_KEEPER, TO_KEEPER
 from corewise.measured.worker.rank import build_segment_path
+from corewise.run.rank_results import read_result
 from corewise.run.run_collector import collect_run
-from corewise.run.warm_parent import ANSWER_GRACE_S, ParentFailure, WarmParent, read_result
+from corewise.run.warm_parent import ANSWER_GRACE_S, ParentFailure, WarmParent
 from corewise.study.trial_run import TrialRun
 
 

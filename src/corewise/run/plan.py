@@ -25,6 +25,7 @@ from corewise.measured.trial import RankPlacement, Trial
 from corewise.measured.workloads.base import Workload, count_work
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import WORKLOADS, find_workload
+from corewise.run.identity.trial_identity import compute_trial_identity, hash_user_sources, read_code_versions
 from corewise.run.interpreter_files import read_interpreter_files
 from corewise.run.machine_view import (
     PRELOADABLE,
@@ -37,7 +38,6 @@ from corewise.run.machine_view import (
     probe_interpreter,
     read_host,
 )
-from corewise.run.trial_identity import compute_trial_identity, hash_user_sources, read_code_versions
 from corewise.study.environment_trust import require_trusted_environment
 from corewise.study.planning.expansion import expand_study
 from corewise.study.study import Study

@@ -1,6 +1,7 @@
 """Builds provisional records of unfinished trials, for the live report of a running study."""
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,12 +15,17 @@ from corewise.store.store import Store
 from corewise.study.record import Record, format_utc_now
 from corewise.study.trial_run import TrialRun
 
+_RUN_NUMBER = re.compile(r"run-([0-9]{1,9})\b")
+
 
 def read_earlier_runs(folder: Path, trial: Trial) -> TrialProgress:
-    """Read the progress of a trial from the runs in its work folder."""
+    """Read the progress of a trial from the runs in its work folder; a run that cannot be used is repeated."""
     progress = TrialProgress(trial, format_utc_now())
     for path in sorted(folder.glob("run-*.json")):
-        with suppress(OSError, ValueError):
+        number = _RUN_NUMBER.match(path.name)
+        # The file of a repeated run must not replace that of another one.
+        progress.next_index = max(progress.next_index, int(number[1]) + 1 if number else 0)
+        with suppress(OSError, ValueError, RecursionError):
             run = TrialRun.from_json(json.loads(path.read_text(encoding="utf-8")))
             (progress.disturbed if path.name.endswith("-disturbed.json") else progress.runs).append(run)
     return progress

@@ -155,8 +155,9 @@ def _compute_run_metrics(trial: Trial, results: Sequence[RankResult], samples_s:
         metrics["samples_per_s"] = per_step / step_s
     metrics["samples_per_step"] = per_step
     if trial.params.mode == Mode.TRAIN and len(results) > 1 and "loss" in metrics:
-        metrics["loss"] = statistics.fmean(r.metrics["loss"] for r in results)
-    return metrics
+        metrics["loss"] = statistics.fmean(r.metrics["loss"] for r in results if "loss" in r.metrics)
+    # The sum over ranks can be too large for a float.
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _combine_ranks(name: str, values: Iterable[float]) -> float:

@@ -82,11 +82,16 @@ class StudyRun:
         self.plan, self.store, self.observer = plan, store, observer
         self._planned_ids = {t.trial_id for t in plan.trials}
         self._own_failures: set[str] = set()
-        records = [r for r in store.read_records(extract_brief).records if r.trial_id in self._planned_ids]
+        recorded_ids = store.read_done_ids()
+        result = store.read_records(extract_brief)
+        self.damage = result.damage
+        records = [r for r in result.records if r.trial_id in self._planned_ids]
         old_failures = {r.trial_id for r in records if r.status == "failed"}
         skipped = {r.trial_id for r in records if r.status == "skipped"}
         possible_now = {r.trial_id for r in records if r.status == "skipped" and (not r.runs or r.kind == NOT_NOW)}
-        self._retry_ids = old_failures | skipped if retry_failed else possible_now
+        # A trial whose record holds values that cannot be used is measured again.
+        unusable = recorded_ids - {r.trial_id for r in result.records}
+        self._retry_ids = unusable | (old_failures | skipped if retry_failed else possible_now)
         self._old_finish_times = {r.trial_id: r.finished_at for r in records if r.trial_id in self._retry_ids}
         self.counts = {"ok": 0, "failed": 0, "skipped": 0}
         self._canaries_s: dict[tuple[int, bool], list[float]] = {}
@@ -246,11 +251,11 @@ class StudyRun:
                 for r in self.store.read_records(extract_outline).records
                 if r.trial_id in again
             }
-            self._retry_ids -= {each for each in again if ended.get(each) != self._old_finish_times[each]}
+            self._retry_ids -= {each for each in again if ended.get(each) != self._old_finish_times.get(each)}
 
     def _resume(self, trial: Trial, lease: Lease) -> TrialProgress:
         folder = self.store.get_work_dir(trial.trial_id)
-        if trial.trial_id in self._retry_ids:
+        if trial.trial_id in self._old_finish_times:
             # Remove what the failed run left behind.
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
@@ -279,7 +284,7 @@ class StudyRun:
     def _run_if_needed(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> None:
         trial = progress.trial
         if not is_settled(progress):
-            index = len(progress.runs) + len(progress.disturbed)
+            index = progress.next_index
             _require_lease(progress)
             self.observer.report_run_start(trial, index)
             began = time.monotonic()
@@ -347,6 +352,7 @@ class StudyRun:
         write_json_atomically(folder / f"run-{index:03d}{suffix}.json", run.to_json())
         shutil.rmtree(self._build_run_folder(progress.trial, index, progress.lease), ignore_errors=True)
         (progress.disturbed if repeat else progress.runs).append(run)
+        progress.next_index = index + 1
 
     def _append(self, record: Record) -> None:
         self.store.append(record)

@@ -20,6 +20,8 @@ class TrialProgress:
     # Disturbed runs that count because the study had used up its time for repeats.
     num_unrepeated: int = 0
     lease: Lease | None = None
+    # The number of the next run, from which its files are named.
+    next_index: int = 0
 
 
 def is_settled(progress: TrialProgress) -> bool:

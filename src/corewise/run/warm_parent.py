@@ -1,6 +1,5 @@
 """Warm parents on the control side: start one, run a trial in it, end it."""
 
-import json
 import os
 import selectors
 import signal
@@ -15,9 +14,10 @@ from typing import IO
 from corewise.launch.environment import strip_controlled_variables
 from corewise.launch.worker_commands import build_serve_command
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import RankResult, Trial, parse_rank_result, to_json
+from corewise.measured.trial import RankResult, Trial, to_json
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.signal_names import name_signal
+from corewise.run.rank_results import read_result
 
 # Importing a framework from a slow network file system can take minutes.
 START_LIMIT_S = 180.0
@@ -162,14 +162,6 @@ class WarmParent:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-
-
-def read_result(path: Path, rank: int) -> RankResult:
-    """Read the rank's result; return a failure with the reason when there is none."""
-    try:
-        return parse_rank_result(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        return RankResult(status="failed", rank=rank, kind="crash", reason=f"no readable result: {problem}")
 
 
 class ParentPool:

@@ -1,5 +1,6 @@
 """The table of axes: the values that each axis accepts, its default, and its keywords."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -29,6 +30,8 @@ from corewise.study.syntax.expressions import Expression, ExpressionError, parse
 MODES = tuple(mode.value for mode in Mode)
 # How a model can be executed. The first entry is the default.
 EXECUTIONS = ("eager", "fast-kernels", "compile", "script", "malleable")
+# Old names of executions that older records and tuned files still contain.
+RENAMED_EXECUTIONS = {"quickened": "fast-kernels"}
 RUNTIMES = ("torch", "numpy", "jax", "tensorflow")
 MACHINE_NAMES = ("allocation", "cores", "cpus", "numa_nodes", "sockets")
 COUNT_KEYWORDS = ("allocation", "powers-of-two", "all-factorisations")
@@ -195,6 +198,16 @@ def check_count(axis: Axis, value: Any) -> None:
         raise ValueError(f"{axis.name} must be at most {axis.maximum}, not {value}")
 
 
+def check_finite(name: str, value: Any) -> None:
+    """Raise ValueError for a number that a float cannot hold: records cannot hold it, either."""
+    try:
+        is_finite = not isinstance(value, int | float) or math.isfinite(value)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise ValueError(f"{name} must be finite; a float cannot hold the number that was given")
+
+
 def order_by_dependency(values: Mapping[str, tuple[AxisValue, ...]]) -> tuple[str, ...]:
     """Return the axes, each after those that its expressions use, or raise graphlib.CycleError."""
     dependencies = {
@@ -229,6 +242,7 @@ def _read_choice(axis: Axis, value: Any) -> str:
 def _read_argument(name: str, value: Any) -> AxisValue:
     if value is not None and not isinstance(value, str | int | float):
         raise ValueError(f"{name} takes a number, a text, true, false or null, not {value!r:.60}")
+    check_finite(name, value)
     return value
 
 

@@ -5,12 +5,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from pathlib import PurePath
-from typing import Any, get_origin
+from typing import Any
+
+from corewise.study.axes import RENAMED_EXECUTIONS
+from corewise.study.trial_run import check_runs
+from corewise.study.value_checks import (
+    MAX_LEVELS,
+    BadValue,
+    Check,
+    check_fields,
+    check_number_mapping,
+    check_params,
+    check_plain_mapping,
+    check_scalar,
+    check_text,
+    check_text_list,
+    check_text_mapping,
+    describe_value,
+)
+from corewise.text_format import shorten
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "failed", "skipped")
+_MAX_PROBLEM_CHARS = 200
 # A note of records whose working set fits the cache. Stored records are matched by this text; keep it.
 IN_CACHE_NOTE = (
     "its data fit the cache: the bandwidth of memory is no ceiling for it, so fraction_of_ceiling says "
@@ -20,9 +40,14 @@ IN_CACHE_NOTE = (
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 # Schema version -> function that converts a record of that version to the next one.
 MIGRATIONS: Mapping[int, Migration] = {}
-# Old names of `execution` values that older records still contain.
-RENAMED_EXECUTIONS = {"quickened": "fast-kernels"}
-_JSON_TYPES: Mapping[Any, type] = {str: str, Sequence: list, Mapping: dict}
+_CHECKS_OF_TYPES: Mapping[Any, Check] = {
+    str: check_text,
+    Sequence[str]: check_text_list,
+    Sequence[Mapping[str, Any]]: check_runs,
+    Mapping[str, str]: check_text_mapping,
+    Mapping[str, float]: check_number_mapping,
+    Mapping[str, Any]: check_plain_mapping,
+}
 
 
 class UnreadableRecord(ValueError):
@@ -88,17 +113,16 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], migrations: Mapping[int, Migration] = MIGRATIONS) -> "Record":
-        """Build a record from parsed JSON of this or an older schema version."""
+        """Build a record from parsed JSON of this or an older schema version.
+
+        Raises:
+            UnreadableRecord: if a value is missing, or not one that readers can use.
+        """
         values = _read_fields(_migrate(dict(data), migrations))
         params = values.get("params", {})
         if params.get("execution") in RENAMED_EXECUTIONS:
             values["params"] = {**params, "execution": RENAMED_EXECUTIONS[params["execution"]]}
-        record = cls(**values)
-        if record.status not in STATUSES:
-            raise UnreadableRecord(f"unknown status {record.status!r}")
-        if set(map(type, (*record.runs, *record.disturbed))) - {dict}:
-            raise UnreadableRecord("a run is not a dict")
-        return record
+        return cls(**values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_record, (_get_values(self),)
@@ -128,23 +152,31 @@ def _migrate(data: dict[str, Any], migrations: Mapping[int, Migration]) -> dict[
 
 
 def _read_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record's fields in the data, each checked for its type."""
-    values: dict[str, Any] = {}
-    for name, json_type, is_required in _FIELDS:
-        try:
-            value = data[name]
-        except KeyError:
-            if is_required:
-                raise UnreadableRecord(f"no {name!r}") from None
-            continue
-        if not isinstance(value, json_type):
-            raise UnreadableRecord(f"{name!r} is not a {json_type.__name__}")
-        values[name] = tuple(data[name]) if json_type is list else value
-    return values
+    """Return the record's fields in the data, each of them checked."""
+    missing = next((name for name in _REQUIRED if name not in data), None)
+    if missing:
+        raise UnreadableRecord(f"no {missing!r}")
+    try:
+        _check_values(data)
+    except BadValue as error:
+        raise UnreadableRecord(shorten(str(error).removeprefix("."), _MAX_PROBLEM_CHARS)) from None
+    return {name: tuple(data[name]) if type(data[name]) is list else data[name] for name in _CHECKS if name in data}
 
 
-def _to_json_value(value: Any) -> Any:
-    """Convert a value to plain JSON types, with text that every UTF-8 reader accepts."""
+def _check_values(data: Mapping[str, Any]) -> None:
+    check_fields(data, _CHECKS)
+    if data["status"] not in STATUSES:
+        raise BadValue(f".status is {describe_value(data['status'])}, not one of {', '.join(STATUSES)}")
+    check_params_of_status = partial(check_params, may_hold_expressions=data["status"] == "skipped")
+    check_fields(data, {"params": check_params_of_status, "machine": _check_machine})
+
+
+def _check_machine(machine: Mapping[str, Any]) -> None:
+    check_fields(machine, _MACHINE_CHECKS)
+
+
+def _to_json_value(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """Convert a value to plain JSON that every reader accepts; without levels beyond MAX_LEVELS."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, int):
@@ -155,9 +187,10 @@ def _to_json_value(value: Any) -> Any:
             return text
         return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
-        return {_to_json_value(str(key)): _to_json_value(each) for key, each in value.items()}
+        pairs = value.items() if levels else ()
+        return {_to_json_value(str(key)): _to_json_value(each, levels - 1) for key, each in pairs}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [_to_json_value(each) for each in value]
+        return [_to_json_value(each, levels - 1) for each in (value if levels else ())]
     # numpy numbers convert themselves to Python numbers.
     if hasattr(value, "item"):
         return _to_json_value(value.item())
@@ -176,12 +209,14 @@ def _restore_record(values: tuple[Any, ...]) -> Record:
     return record
 
 
-# The name, JSON type and necessity of each field.
-_FIELDS = tuple(
-    (
-        each.name,
-        _JSON_TYPES[get_origin(each.type) or each.type],
-        each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING,
-    )
+# Facts of a machine that readers group and compare records by.
+_MACHINE_CHECKS = dict.fromkeys(
+    ("hostname", "host_class", "cpu_model", "microarchitecture", "allocation_cpus", "allocation_cores", "memory_bytes"),
+    check_scalar,
+)
+_CHECKS = {each.name: _CHECKS_OF_TYPES[each.type] for each in dataclasses.fields(Record)}
+_REQUIRED = tuple(
+    each.name
     for each in dataclasses.fields(Record)
+    if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
 )

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -176,10 +177,16 @@ def explain_unknown_runtime(name: str) -> str:
     # Runtimes of other packages are looked up only when needed, because that takes time.
     if name in RUNTIMES:
         return ""
+    known = _list_runtimes()
+    return "" if name in known else f"unknown runtime {name!r}; {suggest_nearest(name, known)}"
+
+
+@cache
+def _list_runtimes() -> Sequence[str]:
+    """List all runtimes once, because a file may name very many."""
     from corewise.measured.runtimes.registry import list_runtimes
 
-    known = list_runtimes()
-    return "" if name in known else f"unknown runtime {name!r}; {suggest_nearest(name, known)}"
+    return list_runtimes()
 
 
 def _check_runtime(name: str) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corewise.errors import UserError, suggest_nearest
-from corewise.study.axes import AXES, MODES, Keyword, check_axis_name, read_axis_value
-from corewise.study.record import RENAMED_EXECUTIONS
+from corewise.study.axes import AXES, MODES, RENAMED_EXECUTIONS, Keyword, check_axis_name, read_axis_value
 from corewise.study.syntax.expressions import Expression
 from corewise.study.syntax.yaml_lines import Document, Key, Mistake, build_mistakes_error, read_yaml
 

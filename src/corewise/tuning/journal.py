@@ -14,6 +14,8 @@ from corewise.measured.trial import NOT_NOW, Protocol
 from corewise.store.sealed_lines import scan_file, seal
 from corewise.store.store import Store
 from corewise.study.record import format_utc_now
+from corewise.study.study import ProtocolFile
+from corewise.study.value_checks import Check, check_fields, check_number, check_plain_mapping, check_text
 from corewise.tuning.confirm.confirmation_runs import Role
 from corewise.tuning.search.judgements import Judgement
 from corewise.tuning.search.setting_space import Space
@@ -70,8 +72,10 @@ class Journal:
         state = JournalState()
         with suppress(FileNotFoundError), open(self.path, "rb") as file:
             for entry in scan_file(file):
-                if entry.value is not None:
-                    self._apply_entry(state, entry.value)
+                # Entries of another version are skipped like damaged lines: what they hold is measured again.
+                with suppress(ValueError):
+                    check_fields(entry.value or {}, _ENTRY_CHECKS)
+                    self._apply_entry(state, entry.value or {})
         return state
 
     def reset(self) -> str:
@@ -131,14 +135,12 @@ class Journal:
             state.finished = bool(values.get("finished"))
             state.seconds += float(values.get("seconds") or 0.0)
         elif entry == "chosen":
-            # Protocols that another version wrote are chosen again.
-            with suppress(TypeError, ValueError):
-                state.protocols = {Role(role): Protocol(**each) for role, each in values["protocols"].items()}
-                state.generation = str(values.get("generation") or "")
+            state.protocols = {Role(role): _parse_protocol(each) for role, each in values.get("protocols", {}).items()}
+            state.generation = str(values.get("generation") or "")
 
     def _parse_judgement(self, values: Mapping[str, Any]) -> Judgement | None:
-        setting = self._space.find_setting(values["setting"])
-        if setting is None:
+        setting = self._space.find_setting(values.get("setting", {}))
+        if setting is None or "outcome" not in values:
             return None
         values = {**values, "category": values.get("kind")}
         names = {each.name for each in dataclasses.fields(Judgement)} - {"setting", "against"}
@@ -147,5 +149,35 @@ class Journal:
         return Judgement(setting=setting, against=against or (), **fields)
 
 
+def _parse_protocol(values: Mapping[str, Any]) -> Protocol:
+    """Build a protocol; raise ValueError if this version cannot measure by it."""
+    ProtocolFile.model_validate(values)
+    try:
+        protocol = Protocol(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if protocol.min_runs > protocol.max_runs:
+        raise ValueError("min_runs is more than max_runs")
+    return protocol
+
+
+def _accept_null(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
 def _replace_infinite(value: Any) -> Any:
     return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+
+
+_ENTRY_CHECKS: Mapping[str, Check] = {
+    "setting": check_plain_mapping,
+    "against": _accept_null(check_plain_mapping),
+    "protocols": check_plain_mapping,
+    "outcome": check_text,
+    **dict.fromkeys(("kind", "reason", "date", "generation"), _accept_null(check_text)),
+    **dict.fromkeys(
+        ("score", "half_width", "latency_score", "throughput", "latency_s", "check_error", "start_s", "compile_s"),
+        _accept_null(check_number),
+    ),
+    "seconds": _accept_null(check_number),
+}

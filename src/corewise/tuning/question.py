@@ -12,7 +12,7 @@ from corewise.measured.trial import Protocol
 from corewise.measured.workloads.base import Traits, describe_traits, is_kernel, list_axis_defaults
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import UnknownName, find_workload
-from corewise.run.framework_packages import suggest_install
+from corewise.run.identity.framework_packages import suggest_install
 from corewise.run.machine_view import Host, build_machine_view
 from corewise.run.plan import Plan, Planner
 from corewise.study.axes import AXES, MODES, Keyword, check_axis_name, read_axis_value

@@ -12,7 +12,9 @@ from corewise.measured.trial import Protocol
 from corewise.run.cpp_build import build_once
 from corewise.run.lease_heartbeat import Heartbeat
 from corewise.run.study_runner import RunObserver
+from corewise.store.brief_records import extract_brief
 from corewise.store.leases import acquire_when_free
+from corewise.store.record_reader import describe_damage
 from corewise.store.store import Store
 from corewise.study.durations import format_duration
 from corewise.tuning.confirm.cold_start import ColdStart, start_cold
@@ -152,6 +154,8 @@ class Tuning:
         # The lease is held here, so no other tuning uses the journal.
         if self.again:
             self.journal_state.since = self.journal.reset()
+        stored = self.store.read_records(extract_brief)
+        self.notes += [f"a damaged record was skipped: {each}" for each in describe_damage(stored.damage)]
         arena = LiveArena(self.tunable, self.journal.build_work_path(hostname))
         search = Search(
             self.tunable.space,
@@ -159,7 +163,10 @@ class Tuning:
             JournalingWatcher(self.follower, self.journal),
             starts=tuple(
                 dict.fromkeys(
-                    (*find_known_settings(self.tunable, self.store), *list_good_starts(self.tunable.space, self.hand))
+                    (
+                        *find_known_settings(self.tunable, stored.records),
+                        *list_good_starts(self.tunable.space, self.hand),
+                    )
                 )
             ),
             bounded_latency=self.tunable.question.mode == "infer",

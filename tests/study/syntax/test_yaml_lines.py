@@ -129,9 +129,16 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
         read_yaml(tmp_path)
 
 
-def test_deep_nesting_is_refused() -> None:
-    with pytest.raises(UserError, match="nested too deeply"):
-        parse_yaml("[" * 2000 + "]" * 2000, "f.yaml")
+@pytest.mark.parametrize("start", ["[", "{a: ", "- ", "? "])
+@pytest.mark.parametrize("num", [60, 2000])
+def test_deep_nesting_is_refused_with_its_line(start: str, num: int) -> None:
+    with pytest.raises(UserError, match=r"f\.yaml:2: nested more than 50 levels deep; use fewer levels"):
+        parse_yaml("#\n" + start * num, "f.yaml")
+
+
+def test_a_file_of_very_many_values_is_refused_before_it_is_built() -> None:
+    with pytest.raises(UserError, match=r"f\.yaml:1: more than 20000 values"):
+        parse_yaml("[" + "a," * 50_000 + "]", "f.yaml")
 
 
 def test_aliases_cannot_make_a_small_file_enormous() -> None:

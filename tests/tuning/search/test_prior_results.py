@@ -47,7 +47,7 @@ class FilledStore:
 
     @property
     def known(self) -> list[Setting]:
-        return find_known_settings(self.tunable, self.store)
+        return find_known_settings(self.tunable, self.store.read_records().records)
 
     def find_nearest(self, **params: Any) -> Setting:
         return self.tunable.space.find_nearest({**self.tunable.space.base, **params})

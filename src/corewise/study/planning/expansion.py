@@ -11,7 +11,7 @@ from typing import Any
 from corewise.errors import UserError
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.workloads.base import Workload, list_axis_defaults
-from corewise.study.axes import AXES, AxisValue, Keyword, check_count, order_by_dependency
+from corewise.study.axes import AXES, AxisValue, Keyword, check_count, check_finite, order_by_dependency
 from corewise.study.planning.feasibility import FeasibilityContext, explain_infeasibility
 from corewise.study.planning.feasibility import MachineView as MachineView
 from corewise.study.planning.workload_arguments import check_arguments, drop_unknown_arguments, list_default_arguments
@@ -205,11 +205,9 @@ def _rank_parameter(name: str) -> tuple[int, str]:
 
 def _convert_result(name: str, value: Any) -> Any:
     """Check the value of an expression for its axis; a float without fraction becomes an int."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, not {value}")
-        if value.is_integer():
-            value = int(value)
+    check_finite(name, value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if name in AXES:
         check_count(AXES[name], value)
     return value

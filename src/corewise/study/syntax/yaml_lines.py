@@ -16,6 +16,10 @@ Key = tuple[str | int, ...]
 MAX_FILE_BYTES = 1 << 20
 # Aliases can make a small file expand to an enormous document.
 MAX_VALUES = 20_000
+# Real files have four. Deep nesting would exhaust the stack of a later check.
+MAX_LEVELS = 50
+# Limits of a message: more would not be read.
+MAX_MISTAKES, MAX_LINE_CHARS = 50, 1000
 
 _TAG = "tag:yaml.org,2002:"
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -59,11 +63,19 @@ class Document:
 
 
 def build_mistakes_error(mistakes: Sequence[Mistake]) -> UserError:
-    """Build one error that lists all mistakes, in the order of their lines."""
+    """Build one error that lists the mistakes, in the order of their lines."""
     ordered = sorted(dict.fromkeys(mistakes), key=lambda each: (each.origin.line == 0, each.origin.line))
+    lines = [_cut(str(mistake)) for mistake in ordered[:MAX_MISTAKES]]
     if len(ordered) == 1:
-        return UserError(str(ordered[0]))
-    return UserError(f"{len(ordered)} mistakes:\n" + "\n".join(f"  {mistake}" for mistake in ordered))
+        return UserError(lines[0])
+    more = [f"and {len(ordered) - MAX_MISTAKES} more"] if len(ordered) > MAX_MISTAKES else []
+    return UserError(f"{len(ordered)} mistakes:\n" + "\n".join(f"  {line}" for line in (*lines, *more)))
+
+
+def _cut(line: str) -> str:
+    """Cut the middle out of a line that a very long name or value would make unreadable."""
+    half = MAX_LINE_CHARS // 2
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:half]} … {line[-half:]}"
 
 
 EMPTY_STUDY_HINT = "a study needs at least `workload: NAME`"
@@ -86,12 +98,32 @@ def parse_yaml(text: str, label: str, empty_hint: str = EMPTY_STUDY_HINT) -> Doc
         raise UserError(f"{label}:{line}: YAML does not allow this character; remove it") from None
     except yaml.MarkedYAMLError as error:
         raise UserError(_explain_syntax(error, label)) from None
-    except RecursionError:
-        raise UserError(f"{label}: nested too deeply; use fewer levels") from None
+    except _LimitExceeded as error:
+        raise UserError(f"{label}:{error}") from None
+
+
+class _LimitExceeded(Exception):
+    """A document with too many values or levels; the text has the line and the limit."""
 
 
 class _PlainLoader(yaml.SafeLoader):
     """Reads scalars as YAML 1.2 does: no dates, no base 60, no `on` for true, and 1e-3 is a number."""
+
+    num_nodes = 0
+    num_levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next value; raise _LimitExceeded before a large document takes much time or stack."""
+        self.num_nodes += 1
+        self.num_levels += 1
+        # A mapping has two nodes for each value.
+        if self.num_nodes > 2 * MAX_VALUES:
+            raise _LimitExceeded(f"{self.line + 1}: more than {MAX_VALUES} values; write a smaller file")
+        if self.num_levels > MAX_LEVELS:
+            raise _LimitExceeded(f"{self.line + 1}: nested more than {MAX_LEVELS} levels deep; use fewer levels")
+        node = super().compose_node(parent, index)
+        self.num_levels -= 1
+        return node
 
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012
         None: [
@@ -129,7 +161,7 @@ class _DocumentBuilder:
     def build_value(self, node: yaml.Node, key: Key) -> Any:
         self.origins.setdefault(key, self.find_origin(node))
         if len(self.origins) > MAX_VALUES:
-            raise UserError(f"{self.label}: more than {MAX_VALUES} values; write a smaller study")
+            raise UserError(f"{self.label}: more than {MAX_VALUES} values; write a smaller file")
         if isinstance(node, yaml.ScalarNode):
             return self.read_scalar(node)
         if id(node) in self.open_nodes:
@@ -170,11 +202,12 @@ class _DocumentBuilder:
                 return None
             if tag == "bool":
                 return {"true": True, "false": False}[text.lower()]
-            if tag == "int":
-                return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            if tag == "int" and math.isfinite(whole := int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))):
+                return whole
             if tag == "float" and math.isfinite(number := float(text)):
                 return number
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, OverflowError):
+            # An integer that is too large for a float raises OverflowError.
             pass
         if tag != "str":
             self.check_tag(node, "null", "bool", "int", "float")

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from corewise.measured.trial import Trial, to_json, write_json_atomically
 from corewise.run.plan import Plan
+from corewise.run.rank_results import read_result
 from corewise.run.record_builder import format_manual_command
 from corewise.run.run_collector import collect_run
-from corewise.run.warm_parent import ANSWER_GRACE_S, START_LIMIT_S, read_result
+from corewise.run.warm_parent import ANSWER_GRACE_S, START_LIMIT_S
 from corewise.store.store import Store
 from corewise.study.record import Record
 

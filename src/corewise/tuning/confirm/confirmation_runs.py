@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from corewise.analysis.columns import get_run_rates
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK, Protocol
-from corewise.run.legacy_identity import keep_old_ids
+from corewise.run.identity.legacy_identity import keep_old_ids
 from corewise.run.plan import Plan
 from corewise.run.study_runner import RunObserver, StudyRun
 from corewise.stats.trial_comparison import Comparison, compare_trials
@@ -137,7 +138,7 @@ class Confirmation:
         record = self.records.get(setting)
         if record is None or record.status != "ok":
             return []
-        return [1 / run["metrics"]["samples_per_s"] for run in record.runs if run.get("status") == "ok"]
+        return [1 / rate for rate in get_run_rates(record)]
 
 
 def confirm(

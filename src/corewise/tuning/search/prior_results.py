@@ -1,13 +1,11 @@
 """Starting points for a search from stored records of the same or similar work on this class of machine."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corewise.measured.workloads.base import Traits, describe_traits, extract_workload_args
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import find_workload
-from corewise.store.brief_records import extract_brief
-from corewise.store.store import Store
 from corewise.study.record import Record
 from corewise.study.study import PRESETS
 from corewise.tuning.question import Tunable
@@ -17,10 +15,10 @@ from corewise.tuning.search.setting_space import Setting
 SAME_WORK = "the same"
 
 
-def find_known_settings(tunable: Tunable, store: Store) -> list[Setting]:
+def find_known_settings(tunable: Tunable, records: Iterable[Record]) -> list[Setting]:
     """Return the fastest known settings on this class of machine: of the same work, and of similar work."""
     best: dict[str, Record] = {}
-    for record in store.read_records(extract_brief).records:
+    for record in records:
         work = _identify_work(tunable, record)
         if work and (work not in best or _read_rate(record) > _read_rate(best[work])):
             best[work] = record

@@ -4,7 +4,7 @@ import sys
 
 from corewise.measured.runtimes.registry import BUILT_IN
 from corewise.measured.worker.main import probe
-from corewise.run.framework_packages import FRAMEWORKS, list_framework_versions, suggest_install
+from corewise.run.identity.framework_packages import FRAMEWORKS, list_framework_versions, suggest_install
 from corewise.run.machine_view import Interpreter
 from corewise.study.axes import RUNTIMES
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corewise.run.source_fingerprint import SourceTree
+from corewise.run.identity.source_fingerprint import SourceTree
 
 STEP = '''
 """Doubles."""

@@ -11,9 +11,9 @@ from corewise.measured.runtimes.registry import RUNTIMES, find_engine_versions
 from corewise.measured.trial import SCHEMA_VERSION, Protocol
 from corewise.measured.workloads.custom import find_source_file, is_custom
 from corewise.measured.workloads.registry import WORKLOADS
-from corewise.run.framework_packages import list_framework_versions
+from corewise.run.identity.framework_packages import list_framework_versions
+from corewise.run.identity.source_fingerprint import SourceTree
 from corewise.run.machine_view import Host, Interpreter
-from corewise.run.source_fingerprint import SourceTree
 
 ID_LENGTH = 16
 # Parameters and protocol fields that were added after 0.1.0, with the value that all earlier trials had. At this

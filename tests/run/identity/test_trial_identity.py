@@ -8,10 +8,10 @@ import pytest
 from corewise.measured.runtimes.registry import RUNTIMES
 from corewise.measured.trial import parse_trial, to_json
 from corewise.measured.workloads.registry import WORKLOADS, RegistryEntry
-from corewise.run import trial_identity
+from corewise.run.identity import trial_identity
+from corewise.run.identity.trial_identity import hash_user_source, read_code_versions
 from corewise.run.plan import Planner
 from corewise.run.record_builder import build_skipped_record, build_trial_record
-from corewise.run.trial_identity import hash_user_source, read_code_versions
 from corewise.run.trial_progress import TrialProgress
 from corewise.study.axes import AXES
 from corewise.study.study import Study, load_study

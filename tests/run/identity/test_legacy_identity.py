@@ -15,7 +15,7 @@ import pytest
 
 from corewise.cli.render.run_progress import SilentObserver
 from corewise.measured.trial import Protocol
-from corewise.run.legacy_identity import compute_old_identity, keep_old_ids
+from corewise.run.identity.legacy_identity import compute_old_identity, keep_old_ids
 from corewise.run.machine_view import Interpreter
 from corewise.run.plan import Plan, plan_study
 from corewise.run.study_runner import StudyRun

@@ -11,16 +11,16 @@ from typing import Any
 
 from corewise.measured.trial import Protocol
 from corewise.measured.workloads.custom import find_source_file, is_custom
-from corewise.run.framework_packages import list_framework_versions
-from corewise.run.machine_view import Host, Interpreter
-from corewise.run.plan import Plan
-from corewise.run.trial_identity import (
+from corewise.run.identity.framework_packages import list_framework_versions
+from corewise.run.identity.trial_identity import (
     ADDED_PARAMETERS,
     ADDED_PROTOCOL_FIELDS,
     hash_identity,
     normalize_workload_name,
     omit_added,
 )
+from corewise.run.machine_view import Host, Interpreter
+from corewise.run.plan import Plan
 from corewise.store.store import Store
 
 # Hashes of all files of workloads and runtimes, and of the Corewise library.
