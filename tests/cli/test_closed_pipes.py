@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.cli.verb_classes import Verb
 
 APP = build_app()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corewise.launch.supervision.descendants import find_descendants, read_parents, read_process_name, send_signal
+from corewise.measured.worker.descendants import find_descendants, read_parents, read_process_name, send_signal
 
 from .conftest import Bench
 from .test_launch import TWO, launch, start_launch, write_script

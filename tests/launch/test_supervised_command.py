@@ -29,9 +29,7 @@ from corewise.launch.supervision.supervised_command import SupervisedCommand
 
 folder = Path(sys.argv[1])
 command = [sys.executable, "-c", sys.argv[2], "daemon"]
-supervised = SupervisedCommand(
-    command, folder=folder, env=os.environ, output=folder / "output", end_file=folder / "end"
-)
+supervised = SupervisedCommand(command, folder=folder, env=os.environ)
 while not (folder / "daemon").exists() or not (folder / "daemon").read_text():
     time.sleep(0.01)
 supervised.suspend()
@@ -41,7 +39,7 @@ time.sleep(600)
 
 
 def start(folder: Path, *command: str) -> SupervisedCommand:
-    return SupervisedCommand(command, folder=folder, env=os.environ, output=folder / "output", end_file=folder / "end")
+    return SupervisedCommand(command, folder=folder, env=os.environ)
 
 
 def are_gone(pids: list[int], within_s: float = 60.0) -> bool:

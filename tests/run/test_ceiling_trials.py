@@ -20,6 +20,7 @@ from corewise.machine.gpus import Gpu
 from corewise.machine.machine_model import Allocation, Cpu, Topology
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.trial import RankResult, Trial
+from corewise.measured.worker.descendants import find_descendants, read_parents, read_short_name
 from corewise.run import ceiling_trials as measuring
 from corewise.run.ceiling_trials import compute_array_bytes, list_widths, measure_ceilings, plan_places
 from corewise.run.machine_view import Host, Interpreter, read_host
@@ -258,11 +259,7 @@ def test_an_interrupted_measurement_saves_nothing_and_leaves_no_process(tmp_path
 
 def _find_warm_parents(pid: int) -> list[int]:
     """Find the warm parents that a process has started."""
-    try:
-        numbers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(n) for n in numbers if "cw-warm" in Path(f"/proc/{n}/comm").read_text()]
-    except OSError:
-        return []
+    return [each for each in find_descendants(pid, read_parents()) if read_short_name(each) == "cw-warm"]
 
 
 def _is_alive(pid: int) -> bool:

@@ -12,6 +12,7 @@ from corewise.machine.ceilings.cache import read_cached_ceilings
 from corewise.machine.ceilings.table import Ceilings
 from corewise.measured.trial import REFUSALS, Protocol, RankResult, Trial, to_json, write_json_atomically
 from corewise.measured.workloads.model_breakdown import Breakdown, from_json
+from corewise.owned_folders import build_owned_prefix
 from corewise.run.plan import Planner
 from corewise.run.warm_parent import ParentFailure, ParentPool
 from corewise.study.study import Study
@@ -49,7 +50,7 @@ def measure_breakdown(
     planner: Planner, trial: Trial, on_phase: Callable[[str], None] = lambda phase: None
 ) -> MeasuredBreakdown:
     """Measure the breakdown; raise UserError for a user's mistake, BreakdownFailed if the rank failed."""
-    with tempfile.TemporaryDirectory(prefix="corewise-primitives-") as name:
+    with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-primitives")) as name:
         folder = Path(name)
         trial_file = folder / "trial.json"
         write_json_atomically(trial_file, to_json(trial))

@@ -13,7 +13,7 @@ from corewise.cache_folder import find_cache_folder
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # The parts that travel to a node. They use only the standard library, numpy and one framework.
-MEASURED_FILES = ("__init__.py", "process_control.py")
+MEASURED_FILES = ("__init__.py", "owned_folders.py", "process_control.py")
 MEASURED_FOLDERS = ("measured", "accelerate")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")

@@ -29,6 +29,7 @@ import torch
 from corewise.accelerate.kernels.module_interface import NativeModule
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
 from corewise.accelerate.malleable.idle_threads import warn_once
+from corewise.owned_folders import build_owned_prefix, remove_abandoned_folders
 
 # Units and their optimization levels. They are compiled in parallel; higher levels only where that pays.
 UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3", "winograd.cpp": "-O3"}
@@ -56,6 +57,8 @@ NAME = "corewise_native"
 # Environment variable with another folder for builds, for images and shared installations.
 CACHE_VARIABLE = "COREWISE_NATIVE_CACHE"
 MAX_BUILD_S = 300
+# The name of the folder of a build in progress.
+BUILDING = ".building"
 _TORCH = Path(torch.__file__).parent
 _lock = threading.Lock()
 # The module, or the reason why there is none, after the first attempt.
@@ -141,7 +144,9 @@ def _build_if_missing() -> Path:
 
 
 def _compile(compiler: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as place:
+    # A builder that was killed could not remove its folder.
+    remove_abandoned_folders(BUILDING, target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=build_owned_prefix(BUILDING)) as place:
         for name, data in read_sources().items():
             (Path(place) / name).write_bytes(data)
         parts = [

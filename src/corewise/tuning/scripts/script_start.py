@@ -55,7 +55,8 @@ class ScriptStart:
         if not self.is_plain:
             after = command.index("launch") + 1
             command[after:after] = ["--json", str(folder / "launched")]
-        self.process = SupervisedCommand(command, folder=work, env=env, output=printed, end_file=folder / "ended")
+        with open(printed, "wb") as out:
+            self.process = SupervisedCommand(command, folder=work, env=env, stdout=out, stderr=out)
 
     def read_progress(self) -> list[Any]:
         """Return the progress since the last call."""

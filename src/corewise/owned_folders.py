@@ -1,6 +1,6 @@
-"""The temporary folder of one run. Its name shows whether its owner is still alive.
+"""Names of temporary folders that show whether their owner is still alive, so the next process can clean up.
 
-Measured side: standard library only, Python 3.9.
+Used by both sides and by the library that users call: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ import tempfile
 from pathlib import Path
 from typing import Optional
 
-PREFIX = "corewise-trial"
+# Folders below TMPDIR start with this, then with their purpose.
+PREFIX = "corewise"
 
 
-def create_trial_folder() -> str:
-    """Create a folder below TMPDIR whose name identifies this process as its owner."""
+def build_owned_prefix(name: str) -> str:
+    """Build the prefix of a folder that names this process as the owner, for the functions of tempfile."""
     pid = os.getpid()
-    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_hash_host()}-{pid}-{_read_start_ticks(pid)}-")
+    return f"{name}-{_hash_host()}-{pid}-{_read_start_ticks(pid)}-"
 
 
-def clear_abandoned(parent: Optional[str] = None) -> int:
-    """Remove the folders of owners on this host that have ended; return their number."""
-    num_cleared = 0
-    for folder in Path(parent or tempfile.gettempdir()).glob(f"{PREFIX}-{_hash_host()}-*"):
-        parts = folder.name[len(PREFIX) + 1 :].split("-")
-        if len(parts) < 4 or not parts[1].isdigit() or parts[2] == _read_start_ticks(int(parts[1])):
+def remove_abandoned_folders(name: str = PREFIX, parent: Optional[Path] = None) -> int:
+    """Remove the folders whose owners on this host have ended; return their number."""
+    num_removed = 0
+    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{name}-*-*-*-*"):
+        _, host, pid, ticks, _ = folder.name.rsplit("-", 4)
+        if host != _hash_host() or not pid.isdigit() or ticks == _read_start_ticks(int(pid)):
             continue
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             shutil.rmtree(folder, ignore_errors=True)
-            num_cleared += 1
-    return num_cleared
+            num_removed += 1
+    return num_removed
 
 
 def _hash_host() -> str:
