@@ -137,6 +137,29 @@ def test_a_signal_ends_the_wait_for_leftovers(bench: Bench) -> None:
         assert bench.find_processes() == []
 
 
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+@one_or_two_ranks
+@pytest.mark.parametrize(("code", "expected"), [("PLAIN", 128 + signal.SIGTERM), ("DEAF", 128 + signal.SIGKILL)])
+def test_a_stopped_rank_does_not_hold_off_sigterm(
+    arguments: tuple[str, ...], code: str, expected: int, bench: Bench
+) -> None:
+    script = write_script(bench, DEAF if code == "DEAF" else "import time; print('ready', flush=True); time.sleep(600)")
+    with start_launch(bench, *arguments, "--grace", "200ms", *script) as process:
+        ranks = [pid for pid, parent in read_parents().items() if parent == find_supervisor(process)]
+        os.kill(ranks[-1], signal.SIGSTOP)
+        assert wait_for(lambda: read_state(ranks[-1]) == "T")
+        process.terminate()
+        assert process.wait(timeout=60) == expected
+        assert bench.find_processes() == []
+
+
 # A terminal
 
 

@@ -241,20 +241,26 @@ def test_a_plan_reports_damaged_ceilings_in_one_line_and_continues(
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupted_measurement_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_an_interrupted_measurement_saves_nothing_and_leaves_no_process(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "corewise", "doctor", "--ceilings", "--json"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (parents := _find_warm_parents(process.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert parents
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert (out, err) == ("", "corewise: interrupted; no ceilings were saved\n")
     assert not list(tmp_path.glob("**/ceilings/*"))
     assert not [pid for pid in parents if _is_alive(pid)]
+    assert list(temporary.glob("corewise-*")) == []
 
 
 def _find_warm_parents(pid: int) -> list[int]:

@@ -63,8 +63,8 @@ def measure_breakdown(
                 raise UserError(str(problem)) from problem
             raise BreakdownFailed(str(problem)) from problem
         finally:
-            # Ctrl-C leaves no process behind.
-            pool.kill()
+            # Ctrl-C leaves no process and no folder behind.
+            pool.close()
     _require_success(trial, result)
     facts = dict(result.facts)
     versions = dict(facts["versions"])

@@ -69,7 +69,7 @@ class HeldRun:
 
     def close(self) -> None:
         """End the ranks."""
-        if self.failure is None:
+        if self.failure is None and not self._channel.closed:
             self._channel.send(cmd="end")
             self._wait_for("done", ANSWER_GRACE_S)
         self._channel.close()

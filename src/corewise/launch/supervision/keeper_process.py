@@ -20,13 +20,7 @@ from typing import NoReturn
 
 from corewise import process_control
 from corewise.launch.supervision.front_process import set_process_title
-from corewise.measured.worker.descendants import (
-    END_LIMIT_S,
-    PATIENCE_S,
-    collect_ended_children,
-    has_children,
-    kill_descendants,
-)
+from corewise.measured.worker.descendants import END_LIMIT_S, collect_ended_children, end_leftovers, kill_descendants
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Shells return this exit code for a command that cannot start.
@@ -41,11 +35,13 @@ class CommandEnd:
         code: The exit code; negative for the signal that killed the command.
         seconds: The time from its start to its end.
         problem: Why the command could not start, empty when it did.
+        leftovers: The short names of processes that the command left behind when it ended by itself.
     """
 
     code: int
     seconds: float = 0.0
     problem: str = ""
+    leftovers: Sequence[str] = ()
 
 
 def build_keeper_command(socket_fd: int) -> list[str]:
@@ -108,7 +104,7 @@ class _Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self, command: list[str], env: dict[str, str]) -> CommandEnd:
-        """Run the command, wait briefly for processes that it left behind, and return how it ended."""
+        """Run the command, end the processes that it leaves behind, and return how it ended."""
         began = time.monotonic()
         child, problem = _start_command(command, env)
         _close_standard_streams()
@@ -116,23 +112,18 @@ class _Keeper:
         while status is None and not self.end_requested:
             status = next((status for pid, status in collect_ended_children() if pid == child), None)
             if status is None:
-                self._sleep(None)
+                self._sleep()
         seconds = time.monotonic() - began
-        until = time.monotonic() + PATIENCE_S
-        while not self.end_requested and has_children() and time.monotonic() < until:
-            self._sleep(until - time.monotonic())
-            for _ in collect_ended_children():
-                pass
-        code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
-        return CommandEnd(code, seconds, problem)
+        if status is None:
+            return CommandEnd(-signal.SIGKILL, seconds, problem)
+        return CommandEnd(os.waitstatus_to_exitcode(status), seconds, problem, end_leftovers())
 
     def _handle_signal(self, *_: object) -> None:
         self.end_requested = True
 
-    def _sleep(self, limit_s: float | None) -> None:
-        """Sleep until a child ends, a signal arrives, the owner closes the socket, or time is up."""
-        timeout_s = None if limit_s is None else max(0.0, limit_s)
-        ready, _, _ = select.select([self.socket_fd, self._wake], [], [], timeout_s)
+    def _sleep(self) -> None:
+        """Sleep until a child ends, a signal arrives, or the owner closes the socket."""
+        ready, _, _ = select.select([self.socket_fd, self._wake], [], [])
         if self._wake in ready:
             os.read(self._wake, 512)
         if self.socket_fd in ready and not os.read(self.socket_fd, 512):
