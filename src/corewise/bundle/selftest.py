@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from corewise.bundle.contents import find_missing_chart_package
-from corewise.owned_folders import build_owned_prefix
+from corewise.owned_files import build_owned_prefix
 
 TIMEOUT_S = 600
 LINES_SHOWN = 15

@@ -12,7 +12,7 @@ from corewise.machine.ceilings.cache import read_cached_ceilings
 from corewise.machine.ceilings.table import Ceilings
 from corewise.measured.trial import REFUSALS, Protocol, RankResult, Trial, to_json, write_json_atomically
 from corewise.measured.workloads.model_breakdown import Breakdown, from_json
-from corewise.owned_folders import build_owned_prefix
+from corewise.owned_files import build_owned_prefix
 from corewise.run.plan import Planner
 from corewise.run.warm_parent import ParentFailure, ParentPool
 from corewise.study.study import Study

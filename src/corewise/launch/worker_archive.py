@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from corewise.cache_folder import find_cache_folder
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # The parts that travel to a node. They use only the standard library, numpy and one framework.
-MEASURED_FILES = ("__init__.py", "owned_folders.py", "process_control.py")
+MEASURED_FILES = ("__init__.py", "owned_files.py", "process_control.py")
 MEASURED_FOLDERS = ("measured", "accelerate")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")
@@ -112,7 +113,9 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _write_zip(target: Path, sources: list[tuple[Path, bytes]]) -> None:
-    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".worker-", suffix=".part")
+    # A process that was killed could not remove its file.
+    remove_abandoned(".worker", target.parent)
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=build_owned_prefix(".worker"), suffix=".part")
     try:
         with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             entry = b"import sys\nfrom corewise.measured.worker.main import main\nsys.exit(main())\n"

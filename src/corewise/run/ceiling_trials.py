@@ -22,7 +22,7 @@ from corewise.machine.topology import format_cpu_list
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.parameters import Binding, Device, Mode, PlacementPolicy, TrialParameters
 from corewise.measured.trial import Protocol, RankPlacement, RankResult, Trial, to_json, write_json_atomically
-from corewise.owned_folders import build_owned_prefix
+from corewise.owned_files import build_owned_prefix
 from corewise.run.machine_view import Host, Interpreter, probe_interpreter
 from corewise.run.roofline_metrics import compute_last_level_bytes
 from corewise.run.warm_parent import ParentFailure, ParentPool

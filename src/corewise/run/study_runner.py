@@ -22,7 +22,7 @@ from corewise.run.run_collector import collect_run
 from corewise.run.trial_progress import RepeatBudget, TrialProgress, is_settled, must_repeat
 from corewise.run.warm_parent import MAX_PARENTS, ParentFailure, ParentKey, ParentPool
 from corewise.store.brief_records import extract_brief, extract_outline
-from corewise.store.leases import Lease, LeaseHeld, acquire_lease
+from corewise.store.leases import Lease, LeaseHeld, acquire_lease, list_holders
 from corewise.store.store import Store
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
@@ -130,9 +130,15 @@ class StudyRun:
         return {"study": self.plan.study.name}
 
     def _clear_finished_work(self) -> None:
-        """Remove work folders that an interrupted run left behind after writing the record."""
-        for trial_id in self._read_done_ids().intersection(self.store.list_work_ids()):
+        """Remove work folders and leases that a killed run left behind after writing the record."""
+        done = self._read_done_ids()
+        for trial_id in done.intersection(self.store.list_work_ids()):
             shutil.rmtree(self.store.get_work_dir(trial_id), ignore_errors=True)
+        for holder in list_holders(self.store.leases_folder):
+            # A lease that is still held belongs to a run that is about to release it.
+            if holder.name.removeprefix("trial-") in done:
+                with suppress(LeaseHeld):
+                    acquire_lease(self.store.leases_folder, holder.name, self._build_lease_owner()).release()
 
     def _read_done_ids(self) -> set[str]:
         return self.store.read_done_ids() - self._retry_ids
@@ -206,7 +212,11 @@ class StudyRun:
             # Remove what the failed run left behind.
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.store.get_trial_file(trial.trial_id), to_json(trial))
+        trial_file = self.store.get_trial_file(trial.trial_id)
+        # A run that was killed while it wrote the trial file leaves a temporary one.
+        for path in trial_file.parent.glob(f".{trial_file.name}.*.part"):
+            path.unlink(missing_ok=True)
+        write_json_atomically(trial_file, to_json(trial))
         return replace(read_earlier_runs(folder, trial), lease=lease)
 
     def _run_next(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:

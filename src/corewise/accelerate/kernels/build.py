@@ -29,7 +29,7 @@ import torch
 from corewise.accelerate.kernels.module_interface import NativeModule
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
 from corewise.accelerate.malleable.idle_threads import warn_once
-from corewise.owned_folders import build_owned_prefix, remove_abandoned_folders
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 
 # Units and their optimization levels. They are compiled in parallel; higher levels only where that pays.
 UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3", "winograd.cpp": "-O3"}
@@ -145,7 +145,7 @@ def _build_if_missing() -> Path:
 
 def _compile(compiler: str, target: Path) -> None:
     # A builder that was killed could not remove its folder.
-    remove_abandoned_folders(BUILDING, target.parent)
+    remove_abandoned(BUILDING, target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=build_owned_prefix(BUILDING)) as place:
         for name, data in read_sources().items():
             (Path(place) / name).write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corewise.measured.trial import Trial
-from corewise.owned_folders import build_owned_prefix
+from corewise.owned_files import build_owned_prefix
 from corewise.study.durations import format_duration
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun

@@ -29,7 +29,7 @@ from corewise.measured.worker.descendants import end_leftovers, find_children
 from corewise.measured.worker.rank import RankPlan, build_failure, run_rank
 from corewise.measured.worker.sampling import plan_sampling
 from corewise.measured.worker.signal_names import name_signal
-from corewise.owned_folders import build_owned_prefix, remove_abandoned_folders
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
@@ -76,7 +76,7 @@ class Zygote:
     def __init__(self, runtime_name: str, warm: bool) -> None:
         self.runtime_name = runtime_name
         self.runtime: Optional[Runtime] = None
-        remove_abandoned_folders()
+        remove_abandoned()
         if warm:
             self.runtime = find_runtime(runtime_name)
             self.runtime.warm()

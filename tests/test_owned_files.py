@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from corewise.owned_folders import build_owned_prefix, remove_abandoned_folders
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 
 KILLED = """
 import os, signal, sys, tempfile
-from corewise.owned_folders import build_owned_prefix
+from corewise.owned_files import build_owned_prefix
 folder = tempfile.mkdtemp(prefix=build_owned_prefix(sys.argv[1]))
 open(os.path.join(folder, "A_00000_00000.tile"), "w").close()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -41,7 +41,7 @@ def test_folders_of_killed_processes_are_removed_and_others_stay(purpose: str, f
     foreign = folder / f"corewise-{purpose}-another0-1-1-abc"
     foreign.mkdir()
     (folder / "corewise-0").mkdir()
-    assert remove_abandoned_folders() == 1
+    assert remove_abandoned() == 1
     assert not left.exists()
     assert in_use.is_dir()
     assert foreign.is_dir()
@@ -50,8 +50,8 @@ def test_folders_of_killed_processes_are_removed_and_others_stay(purpose: str, f
 
 def test_only_folders_of_that_name_are_removed(folder: Path) -> None:
     leave_folder(".building")
-    assert remove_abandoned_folders() == 0
-    assert remove_abandoned_folders(".building", folder) == 1
+    assert remove_abandoned() == 0
+    assert remove_abandoned(".building", folder) == 1
     assert list(folder.iterdir()) == []
 
 
@@ -61,5 +61,5 @@ def test_a_reused_process_id_does_not_protect_a_folder(folder: Path) -> None:
     earlier = own.with_name("-".join([*parts[:4], str(int(parts[4]) - 1), parts[5]]))
     own.rename(earlier)
     assert parts[3] == str(os.getpid())
-    assert remove_abandoned_folders() == 1
+    assert remove_abandoned() == 1
     assert not earlier.exists()

@@ -1,4 +1,4 @@
-"""Names of temporary folders that show whether their owner is still alive, so the next process can clean up.
+"""Names of temporary files and folders that show whether their owner lives, so the next process can clean up.
 
 Used by both sides and by the library that users call: standard library only, Python 3.9.
 """
@@ -19,22 +19,25 @@ PREFIX = "corewise"
 
 
 def build_owned_prefix(name: str) -> str:
-    """Build the prefix of a folder that names this process as the owner, for the functions of tempfile."""
+    """Build the prefix of a file or folder that names this process as the owner, for functions of tempfile."""
     pid = os.getpid()
     return f"{name}-{_hash_host()}-{pid}-{_read_start_ticks(pid)}-"
 
 
-def remove_abandoned_folders(name: str = PREFIX, parent: Optional[Path] = None) -> int:
-    """Remove the folders whose owners on this host have ended; return their number."""
+def remove_abandoned(name: str = PREFIX, parent: Optional[Path] = None) -> int:
+    """Remove the files and folders whose owners on this host have ended; return their number."""
     num_removed = 0
-    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{name}-*-*-*-*"):
-        _, host, pid, ticks, _ = folder.name.rsplit("-", 4)
+    for path in (parent or Path(tempfile.gettempdir())).glob(f"{name}-*-*-*-*"):
+        _, host, pid, ticks, _ = path.name.rsplit("-", 4)
         if host != _hash_host() or not pid.isdigit() or ticks == _read_start_ticks(int(pid)):
             continue
         with contextlib.suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            shutil.rmtree(folder, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
             num_removed += 1
     return num_removed
 
