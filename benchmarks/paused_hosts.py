@@ -29,7 +29,7 @@ from fault_injection import OWN
 from measuring import write_figures
 
 from corewise.cli.render.run_progress import SilentObserver
-from corewise.launch.supervision.descendants import find_descendants, read_parents, send_signal
+from corewise.measured.worker.descendants import find_descendants, read_parents, send_signal
 from corewise.run import record_builder, study_runner
 from corewise.run.plan import Plan, plan_study
 from corewise.run.study_runner import StudyRun

@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.launch.environment import CONTROLLED_NAMES, CONTROLLED_PREFIXES
 from corewise.measured.probes.disturbances import (
     CO_RUNNER_FRACTION,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from corewise.analysis.result_tables import ResultRow, ResultTable
 from corewise.bundle.bundle_maker import BundleResult
 from corewise.bundle.contents import Bundle
+from corewise.cli.app import build_app
 from corewise.cli.launching.messages import outcome_to_json
-from corewise.cli.main import build_app
 from corewise.launch.launch_outcome import LaunchOutcome
 from corewise.launch.pinning_proof import PinningVerifier
 from corewise.launch.ranks import RankStart

@@ -14,7 +14,7 @@ from corewise.analysis.efficiency import compute_efficiencies
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials
 from corewise.analysis.sources import read_sources
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.report.report_model import Table
 from corewise.study.record import Record

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from corewise.analysis.findings.finding import Finding
 from corewise.analysis.tuning_results import SettingResult
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.store.store import Store
 from corewise.study.record import Record

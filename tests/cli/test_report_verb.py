@@ -8,7 +8,7 @@ import pytest
 from tests.report.sample_trials import REAL_STORE, scaling, write_store
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.errors import UserError
 
 APP = build_app()

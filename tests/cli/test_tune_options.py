@@ -5,7 +5,7 @@ import inspect
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.cli.tune import tune as verb
 from corewise.tuning.api import tune as call
 

@@ -74,6 +74,15 @@ def test_a_script_without_progress_is_timed_as_a_whole(bench: Bench) -> None:
     assert 0 < result["default"]["throughput"] < 1 / 0.3
 
 
+@pytest.mark.slow
+def test_the_record_of_a_script_names_the_processes_that_it_left_behind(bench: Bench) -> None:
+    done = tune(bench, "end", "forks", options=("--set", "allocator=default"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert bench.find_processes() == []
+    [notes] = [record["notes"] for record in bench.read_records()]
+    assert notes == ["the workload left processes behind, which were killed: 1 × python"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [

@@ -6,7 +6,7 @@ import pytest
 from tests.report.sample_trials import scaling, write_store
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report import live_page
 from corewise.report.page import write_page
 from corewise.report.report_builder import build_report

@@ -139,6 +139,22 @@ def test_a_rank_killed_while_stopped_is_a_crash(start: Starter) -> None:
     assert "SIGKILL" in found.reason
 
 
+def test_a_stopped_rank_does_not_hold_up_the_end_of_its_run(start: Starter) -> None:
+    first, _ = start()
+    assert first.wait_until_ready() is None
+    [pid] = list_ranks(first)
+    # The sampling begins, but its rank is stopped again and never answers.
+    first._channel.send(cmd="sample", sample_s=600.0, min_samples=1)
+    while read_state(pid) == "T":
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    first.close()
+    # Far below the time limit of the trial.
+    assert time.monotonic() - began < 30.0
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_no_rank_outlives_a_killed_keeper(start: Starter) -> None:
     first, _ = start()
     assert first.wait_until_ready() is None

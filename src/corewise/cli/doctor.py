@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corewise.cli.common_options import JsonOption
-from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.errors import UserError
 from corewise.machine.machine_model import Allocation, MachineFinding, Topology
 
@@ -86,7 +86,7 @@ def doctor(
             measured = measure_here(diagnosis)
         except KeyboardInterrupt:
             print("corewise: interrupted; no ceilings were saved", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(compute_exit_code()) from None
         diagnosis = replace(diagnosis, ceilings=measured)
         try:
             diagnosis = save_here(diagnosis, measured, again)

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from corewise.cli.exit_codes import INTERRUPTED
 from corewise.cli.launching import options
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.errors import UserError, suggest_nearest
 from corewise.study.axes import AXES
 
@@ -64,11 +64,10 @@ def launch(
     """
     from corewise.cli.launching.settings import LaunchRequest
     from corewise.cli.launching.start import start_launch
-    from corewise.launch.supervision.front_process import open_standard_descriptors, print_message
+    from corewise.launch.supervision.front_process import print_message
     from corewise.launch.supervision.rank_start import StartError
     from corewise.study.durations import parse_duration_s
 
-    open_standard_descriptors()
     params = {
         "processes": processes,
         "threads": threads,
@@ -108,7 +107,7 @@ def launch(
         print_message(str(problem))
         code = problem.code
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = compute_exit_code()
     raise typer.Exit(code)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +19,9 @@ from corewise.cli.common_options import (
     StudyArgument,
     TrustEnvironmentOption,
 )
-from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
+from corewise.cli.exit_codes import SOME_FAILED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
-from corewise.cli.verb_classes import interrupt_on
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +47,8 @@ def run(
 ) -> None:
     """Run a study and store its records; resume where an earlier run stopped.
 
-    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130 interrupted.
+    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130
+    interrupted, 129 terminal closed.
 
     Examples:
 
@@ -81,7 +81,6 @@ def run(
         print(f"corewise: {accepted}", file=sys.stderr)
     record_store = Store.open(store, create=True)
     made = keep_old_ids(made, record_store)
-    interrupt_on(signal.SIGTERM)
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
     with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
@@ -94,7 +93,7 @@ def run(
             print(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
             )
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(compute_exit_code()) from None
     if as_json:
         print(json.dumps({"store": str(store), **outcome.to_json()}))
     elif not quiet:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from corewise.cache_folder import open_cache_folder
 from corewise.errors import UserError
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import explain_distrust, is_trusted_file
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # The parts that travel to a node. They use only the standard library, numpy and one framework.
-MEASURED_FILES = ("__init__.py", "cache_folder.py", "process_control.py", "trusted_paths.py")
+MEASURED_FILES = ("__init__.py", "cache_folder.py", "owned_files.py", "process_control.py", "trusted_paths.py")
 MEASURED_FOLDERS = ("measured", "accelerate")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")
@@ -124,7 +125,9 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _write_zip(target: Path, sources: list[tuple[Path, bytes]]) -> None:
-    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".worker-", suffix=".part")
+    # A process that was killed could not remove its file.
+    remove_abandoned(".worker", target.parent)
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=build_owned_prefix(".worker"), suffix=".part")
     try:
         with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             entry = b"import sys\nfrom corewise.measured.worker.main import main\nsys.exit(main())\n"

@@ -22,6 +22,7 @@ from corewise.machine.topology import format_cpu_list
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.parameters import Binding, Device, Mode, PlacementPolicy, TrialParameters
 from corewise.measured.trial import Protocol, RankPlacement, RankResult, Trial
+from corewise.owned_files import build_owned_prefix
 from corewise.run.machine_view import Host, Interpreter, probe_interpreter
 from corewise.run.roofline_metrics import compute_last_level_bytes
 from corewise.run.warm_parent import ParentFailure, ParentPool
@@ -89,7 +90,7 @@ def measure_ceilings(host: Host, report: ProgressCallback = lambda done, total, 
             "measuring ceilings needs torch or numpy, and neither is installed: pip install 'corewise[torch]', or numpy"
         )
     places = plan_places(host, with_gpus=runtime == "torch")
-    with tempfile.TemporaryDirectory(prefix="corewise-ceilings-") as folder:
+    with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-ceilings")) as folder:
         session = _Session(host, interpreter, runtime, worker, Path(folder))
         try:
             session.measure(places, began, report)

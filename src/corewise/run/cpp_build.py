@@ -2,18 +2,19 @@
 
 import hashlib
 import os
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from corewise.cache_folder import find_shared_builds, open_cache_folder
 from corewise.launch.environment import strip_controlled_variables
+from corewise.launch.supervision.supervised_command import SupervisedCommand
 from corewise.launch.worker_commands import build_compile_command, should_build_native
 from corewise.run.machine_view import Interpreter
 
 # Longer than the time limit that the builder gives its compiler.
 BUILD_LIMIT_S = 330.0
+GRACE_S = 2.0
 
 
 def build_once(interpreter: Interpreter, worker: Path, before: Callable[[], None], cache: Path | None = None) -> None:
@@ -27,15 +28,13 @@ def build_once(interpreter: Interpreter, worker: Path, before: Callable[[], None
     if os.path.exists(tried):
         return
     before()
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            build_compile_command(interpreter.command, worker),
-            env=strip_controlled_variables(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=BUILD_LIMIT_S,
-            check=False,
-        )
+    command = build_compile_command(interpreter.command, worker)
+    build = SupervisedCommand(command, env=strip_controlled_variables(os.environ))
+    try:
+        build.wait(BUILD_LIMIT_S)
+    finally:
+        # If we are interrupted, the builder removes its files and ends with all compilers.
+        build.end(GRACE_S)
     # Without this file, the next run tries again.
     with suppress(OSError):
         tried.parent.mkdir(parents=True, exist_ok=True)

@@ -259,7 +259,11 @@ class StudyRun:
             # Remove what the failed run left behind.
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.store.get_trial_file(trial.trial_id), to_json(trial))
+        trial_file = self.store.get_trial_file(trial.trial_id)
+        # A run that was killed while it wrote the trial file leaves a temporary one.
+        for path in trial_file.parent.glob(f".{trial_file.name}.*.part"):
+            path.unlink(missing_ok=True)
+        write_json_atomically(trial_file, to_json(trial))
         return replace(read_earlier_runs(folder, trial), lease=lease)
 
     def _run_next(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:

@@ -17,7 +17,7 @@ from corewise.analysis.findings.study_evidence import StudyEvidence
 from corewise.analysis.findings.study_findings import collect_findings
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.stats.quantiles import compute_t_quantile
 from corewise.stats.sequential_stopping import compute_level_per_look

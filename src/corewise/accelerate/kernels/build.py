@@ -28,6 +28,7 @@ from corewise.accelerate.kernels.module_interface import NativeModule
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
 from corewise.accelerate.malleable.idle_threads import warn_once
 from corewise.cache_folder import create_own_folder, find_cache_folder, find_shared_builds, open_cache_folder
+from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import can_write, is_trusted_file
 
 # Units and their optimization levels. They are compiled in parallel; higher levels only where that pays.
@@ -56,6 +57,8 @@ NAME = "corewise_native"
 # The folder of builds within a cache.
 FOLDER = "native"
 MAX_BUILD_S = 300
+# The name of the folder of a build in progress.
+BUILDING = ".building"
 _TORCH = Path(torch.__file__).parent
 _lock = threading.Lock()
 # The module, or the reason why there is none, after the first attempt.
@@ -163,7 +166,9 @@ def _open_build_folder(key: str) -> Path:
 
 
 def _compile(compiler: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as place:
+    # A builder that was killed could not remove its folder.
+    remove_abandoned(BUILDING, target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=build_owned_prefix(BUILDING)) as place:
         for name, data in read_sources().items():
             (Path(place) / name).write_bytes(data)
         parts = [

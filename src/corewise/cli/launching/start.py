@@ -1,8 +1,9 @@
 """Place the processes of a launch, start and supervise them, and report how they ended."""
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from corewise.cli.exit_codes import SOME_FAILED
 from corewise.cli.launching.messages import describe_outcome, describe_overrides, outcome_to_json
@@ -55,7 +56,9 @@ def start_launch(request: LaunchRequest) -> int:
         if settings.environment_note:
             print_message(settings.environment_note)
         if request.dry_run:
-            return _print_lines(format_start_line(start, around.env) for start in starts)
+            # Byte for byte, whatever the encoding.
+            sys.stdout.buffer.writelines(os.fsencode(f"{format_start_line(start, around.env)}\n") for start in starts)
+            return 0
         notes = [*settings.notes, *_prepare_files(request, len(starts))]
         cores_note = describe_core_classes(topology, around.cpus, [start.placement for start in starts])
         notes += [cores_note] if cores_note else []
@@ -75,17 +78,6 @@ def start_launch(request: LaunchRequest) -> int:
         except BlockingIOError as problem:
             # The limit of processes is reached.
             raise build_start_error(0, problem) from None
-
-
-def _print_lines(lines: Iterable[str]) -> int:
-    """Print lines byte for byte and return the exit code; a closed pipe is not an error."""
-    try:
-        with suppress(BrokenPipeError), open(1, "wb", closefd=False) as out:
-            out.writelines(os.fsencode(f"{line}\n") for line in lines)
-    except OSError as problem:
-        print_message(f"the standard output failed: {problem.strerror}")
-        return SOME_FAILED
-    return 0
 
 
 def _hold_port(request: LaunchRequest, settings: LaunchSettings, stack: ExitStack) -> int | None:

@@ -37,9 +37,8 @@ def serve(runtime_name: str, warm: bool, control: Channel) -> None:
             if not control.send(event="held", pid=keepers[-1]):
                 return
             continue
-        if not zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control):
-            return
-        if not control.send(event="done"):
+        leftovers = zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control)
+        if leftovers is None or not control.send(event="done", leftovers=leftovers):
             return
 
 

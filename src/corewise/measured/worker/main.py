@@ -100,8 +100,11 @@ def run_by_hand(trial_file: Path, out_dir: Path) -> int:
     out_dir.mkdir(parents=True, exist_ok=True)
     if trial.params.bind != Binding.NONE:
         os.sched_setaffinity(0, trial.ranks[0].cpus)
+    process_control.adopt_orphans()
     zygote = Zygote(trial.params.runtime, warm=trial.protocol.start == "fork")
-    zygote.run(trial, out_dir, asked_at_ns)
+    leftovers = zygote.run(trial, out_dir, asked_at_ns)
+    if leftovers:
+        print(f"killed {len(leftovers)} processes that the workload left behind: {', '.join(leftovers)}")
     num_failed = 0
     for rank in range(trial.num_ranks):
         result = json.loads((out_dir / f"rank-{rank}.json").read_text(encoding="utf-8"))
@@ -126,6 +129,7 @@ def _serve(runtime: str, cpus: Sequence[int], warm: bool) -> int:
     # The output of the framework must not reach the control pipe.
     os.dup2(2, 1)
     process_control.end_with_parent()
+    process_control.adopt_orphans()
     process_control.set_process_name("cw-warm")
     if cpus:
         os.sched_setaffinity(0, cpus)

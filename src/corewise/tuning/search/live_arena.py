@@ -85,7 +85,12 @@ class LiveArena:
             held = self._hold(trial)
         except ParentFailure as problem:
             raise Rejection(problem.category, str(problem)) from problem
-        failed = held.wait_until_ready()
+        try:
+            failed = held.wait_until_ready()
+        except BaseException:
+            # The user stops the search; `close` does not know this run yet.
+            held.kill()
+            raise
         if failed is not None:
             held.close()
             raise Rejection(failed.kind, failed.reason)
