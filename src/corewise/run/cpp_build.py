@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,17 +28,21 @@ def build_once(interpreter: Interpreter, worker: Path, before: Callable[[], None
     if os.path.exists(tried):
         return
     before()
-    command = build_compile_command(interpreter.command, worker)
-    build = SupervisedCommand(command, env=strip_controlled_variables(os.environ))
-    try:
-        build.wait(BUILD_LIMIT_S)
-    finally:
-        # If we are interrupted, the builder removes its files and ends with all compilers.
-        build.end(GRACE_S)
+    with suppress(OSError):
+        _build(build_compile_command(interpreter.command, worker))
     # Without this file, the next run tries again.
     with suppress(OSError):
         tried.parent.mkdir(parents=True, exist_ok=True)
         tried.touch()
+
+
+def _build(command: Sequence[str]) -> None:
+    """Run the builder; if we are interrupted, it removes its files and ends with all compilers."""
+    builder = SupervisedCommand(command, env=strip_controlled_variables(os.environ))
+    try:
+        builder.wait(BUILD_LIMIT_S)
+    finally:
+        builder.end(GRACE_S)
 
 
 def _hash_toolchain(interpreter: Interpreter, worker: Path) -> str:

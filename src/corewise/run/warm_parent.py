@@ -71,10 +71,14 @@ class WarmParent:
         self.log_file = log_file
         command = build_serve_command(key.python, worker, runtime=key.runtime, cpus=cpus, cold=key.cold)
         env = {**strip_controlled_variables(os.environ), **dict(key.env)}
-        with open(log_file, "ab") as log:
-            self.process = SupervisedCommand(
-                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
+        try:
+            with open(log_file, "ab") as log:
+                self.process = SupervisedCommand(
+                    command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                )
+        except BlockingIOError as problem:
+            # The limit of processes is reached.
+            raise ParentFailure("missing", f"cannot start {command[0]}: {problem.strerror}") from problem
         to_parent, from_parent = self.process.pipes
         self.channel = Channel(from_parent.fileno(), to_parent.fileno())
         self.warm_s: float | None = None
