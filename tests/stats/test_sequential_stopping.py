@@ -131,3 +131,7 @@ def test_impossible_plans_are_refused(change):
 def test_times_that_no_clock_gives_are_refused(bad):
     with pytest.raises(ValueError, match="must"):
         should_stop(bad, **PLAN)
+
+
+def test_nothing_stops_before_the_first_run():
+    assert not should_stop([], min_runs=1, max_runs=3, target=0.5, confidence=0.95).stop

@@ -351,5 +351,5 @@ def test_processes_that_proc_hides_are_found_by_a_signal(monkeypatch):
     assert me.is_alive_here()
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert not replace(me, pid=process.pid).is_alive_here()
-    assert replace(me, pid=2**70).is_alive_here()
+    assert replace(me, pid=process.pid).is_alive_here() is False
+    assert replace(me, pid=2**70).is_alive_here() is True

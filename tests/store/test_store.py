@@ -18,6 +18,8 @@ from made_records import made_record
 from corewise.errors import UserError
 from corewise.store import sealed_lines
 from corewise.store.brief_records import extract_outline
+from corewise.store.compact_values import PackedMapping
+from corewise.store.export import export_records
 from corewise.store.line_writer import RecordWriter, StoreFull, is_full, is_record_file
 from corewise.store.record_reader import read_file, read_files
 from corewise.store.sealed_lines import scan_lines, seal
@@ -560,3 +562,45 @@ def test_a_host_without_a_name_still_gets_a_file(tmp_path, monkeypatch):
     assert is_record_file(RecordWriter(tmp_path).path.name)
     monkeypatch.setattr(socket, "gethostname", lambda: "node/01 ü")
     assert RecordWriter(tmp_path).path.name.startswith("node_01__-")
+
+
+def test_a_store_is_a_context_manager_that_closes_its_file(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.append(small("a"))
+        number = store._writer._fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_trial_files_are_named_by_trial_and_nothing_else(tmp_path):
+    store = Store.open(tmp_path)
+    assert store.get_trial_file("ab") == tmp_path / "trials" / "ab.json"
+    with pytest.raises(ValueError, match="not a trial id"):
+        store.get_trial_file("../ab")
+
+
+@pytest.mark.parametrize("fmt", ["csv", "json"])
+def test_an_export_counts_what_it_wrote(tmp_path, fmt):
+    store = filled(tmp_path / "store", small("a"), small("b"))
+    result = export_records(store, fmt, tmp_path / "out")
+    assert (result.num_records, result.damage) == (2, ())
+
+
+def test_a_line_as_long_as_allowed_is_written_and_read(tmp_path, monkeypatch):
+    length = len(seal(small("a").to_json()))
+    monkeypatch.setattr("corewise.store.store.MAX_LINE_BYTES", length)
+    monkeypatch.setattr(sealed_lines, "MAX_LINE_BYTES", length)
+    assert filled(tmp_path, small("a")).read_records().damage == ()
+
+
+def test_shortened_mappings_answer_like_dictionaries():
+    packed = PackedMapping.from_mapping({"x": 1, "y": "two"})
+    assert ("x" in packed, "z" in packed) == (True, False)
+    assert repr(packed) == "{'x': 1, 'y': 'two'}"
+    assert list(packed.values()) == [1, "two"]
+
+
+def test_texts_beyond_ascii_are_exported_as_they_are(tmp_path):
+    store = filled(tmp_path / "store", small("a", reason="é", notes=("10", "ü")))
+    export_records(store, "json", tmp_path / "out")
+    assert "é" in (tmp_path / "out").read_text()
