@@ -15,6 +15,7 @@ Exits with 1 if a check fails.
 
 import argparse
 import collections
+import glob
 import hashlib
 import json
 import os
@@ -128,9 +129,9 @@ class KilledStudy:
         """Count the lines in the record files, which is fast enough to poll."""
         return sum(path.read_bytes().count(b"\n") for path in (self.store / "records").glob("*.jsonl"))
 
-    def list_results(self) -> set[Path]:
-        """List the results of runs that are not stored yet."""
-        return set((self.store / "work").glob(f"*/run-*.part/{RESULT}"))
+    def list_results(self) -> set[str]:
+        """List the results of runs that are not stored yet; folders may vanish meanwhile."""
+        return set(glob.glob(f"{self.store}/work/*/run-*.part/{RESULT}"))
 
     def recognise_phase(self, pid: int, began_s: float) -> str:
         """Recognise the phase of a stopped run from the files of its store."""
