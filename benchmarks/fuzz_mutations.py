@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-import yaml
+from corewise.errors import UserError
+from corewise.study.syntax.yaml_lines import parse_yaml
 
 # Larger inputs are cut, so that a case stays short.
 MAX_BYTES = 300_000
@@ -280,7 +281,7 @@ def _cache(load: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
                 _parsed.clear()
             try:
                 _parsed[data] = load(data)
-            except (ValueError, yaml.YAMLError, RecursionError):
+            except (ValueError, UserError, RecursionError):
                 _parsed[data] = None
         return _copy(_parsed[data])
 
@@ -288,4 +289,5 @@ def _cache(load: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 _load_json = _cache(lambda data: json.loads(SEAL.sub(b"}", data)))
-_load_yaml = _cache(lambda data: yaml.safe_load(data.decode("utf-8", "replace")))
+# The reader itself, because it limits what aliases stand for.
+_load_yaml = _cache(lambda data: parse_yaml(data.decode("utf-8", "replace"), "seed").value)

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ class Tally:
     slowest_s_per_100kb: float = 0.0
     seconds: float = 0.0
     num_guided: int = 0
+    num_guided_seeds: int = 0
     failures: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: dict[str, Any]) -> None:
@@ -111,9 +113,13 @@ def run_guided(name: str, args: argparse.Namespace) -> None:
     def run_one(data: bytes) -> None:
         runner.run(data)
         tally = runner.tally
-        if tally.num_cases % _SAVE_EVERY == 0 or tally.num_cases == args.cases:
+        is_last = tally.num_cases >= args.cases
+        if is_last or tally.num_cases % _SAVE_EVERY == 0:
             tally.seconds, tally.num_guided = time.monotonic() - began, tally.num_cases
             tally_file.write_text(json.dumps(asdict(tally)))
+        if is_last:
+            # A regular end of atheris with its own mutations waits forever.
+            os._exit(0)
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         dice = Random(seed)
@@ -121,7 +127,8 @@ def run_guided(name: str, args: argparse.Namespace) -> None:
 
     found = args.guided_tally.with_name("found")
     found.mkdir()
-    options = [f"-runs={args.cases}", f"-seed={args.seed + 1}", "-max_len=100000", "-timeout=600", "-rss_limit_mb=8000"]
+    options = [f"-seed={args.seed + 1}", "-max_len=100000", "-timeout=600", "-rss_limit_mb=4000"]
+    options.append(f"-artifact_prefix={found.parent}/")
     folders = [str(found), str(Path(sys.modules["fuzz_targets"].CORPUS) / name)]
     atheris.Setup(["fuzz", *options, *folders], run_one, custom_mutator=mutate)
     atheris.Fuzz()
@@ -146,12 +153,14 @@ def fuzz_reader(target: "ReaderTarget", args: argparse.Namespace, has_atheris: b
     num_cases = args.cases or target.num_cases
     runner, seeds = CaseRunner(target, args.failures), target.read_seeds()
     guided: dict[str, Any] | None = None
+    found: list[bytes] = []
     if has_atheris:
         guided, found = start_guided(target.name, max(1, round(GUIDED_SHARE * num_cases)), args)
         seeds += found
     run_seeded(runner, seeds, num_cases - (guided["num_cases"] if guided else 0), args.seed)
     if guided is not None:
         runner.tally.add(guided)
+        runner.tally.num_guided_seeds = len(found)
     return runner.tally
 
 
@@ -189,8 +198,8 @@ def main() -> int:
     tallies = [fuzz_reader(TARGETS[name], args, has_atheris) for name in args.readers or TARGETS]
     guidance = "without atheris: no coverage guidance"
     if has_atheris:
-        shares = ", ".join(f"{tally.reader} {tally.num_guided:,}" for tally in tallies)
-        guidance = f"with atheris {version('atheris')}: cases guided by coverage: {shares}"
+        shares = [f"{each.reader} {each.num_guided:,} ({each.num_guided_seeds} new seeds)" for each in tallies]
+        guidance = f"with atheris {version('atheris')}; cases guided by coverage: {', '.join(shares)}"
     show(tallies, guidance)
     write_figures(args.json, seed=args.seed, guidance=guidance, readers=[asdict(tally) for tally in tallies])
     return int(any(tally.num_uncaught or tally.num_slow for tally in tallies))

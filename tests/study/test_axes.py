@@ -110,3 +110,9 @@ def test_axes_are_ordered_after_what_they_need() -> None:
         "processes": (1, 2),
     }
     assert order_by_dependency(values) == ("processes", "threads", "batch")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf")])
+def test_an_argument_must_be_a_number_that_a_record_can_hold(value: float) -> None:
+    with pytest.raises(ValueError, match=r"args\.size must be finite"):
+        read_axis_value("args.size", value)

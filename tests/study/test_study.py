@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from corewise.errors import UserError
+from corewise.measured.runtimes import registry
 from corewise.measured.trial import Protocol
 from corewise.study.axes import Keyword
-from corewise.study.study import PRESETS, ProtocolFile, load_study
+from corewise.study.study import PRESETS, ProtocolFile, _list_runtimes, load_study
 from corewise.study.syntax.expressions import Expression
 
 FULL = """\
@@ -221,3 +222,15 @@ def test_all_mistakes_of_a_file_are_reported_together(tmp_path: Path) -> None:
     assert lines[0] == "8 mistakes:"
     assert [line.split("study.yaml:")[1].split(":")[0] for line in lines[1:-1]] == ["2", "4", "5", "6", "7", "9", "10"]
     assert lines[-1].startswith("  --set nothing=1: ")
+
+
+def test_runtimes_of_other_packages_are_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(registry, "list_runtimes", lambda: calls.append(None) or ("torch",))
+    _list_runtimes.cache_clear()
+    path = tmp_path / "study.yaml"
+    path.write_text(f"workload: matmul\nruntime: [{', '.join(f'r{number}' for number in range(200))}]\n")
+    with pytest.raises(UserError, match="200 mistakes"):
+        load_study(path)
+    _list_runtimes.cache_clear()
+    assert len(calls) == 1

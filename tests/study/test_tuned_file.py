@@ -144,3 +144,9 @@ def test_an_execution_under_its_old_name_is_read(tmp_path: Path) -> None:
     write_tuned(path, dataclasses.replace(TUNED, params={"threads": 1, "execution": "fast-kernels"}))
     path.write_text(path.read_text().replace("fast-kernels", "quickened"))
     assert read_tuned(path).params["execution"] == "fast-kernels"
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, ".nan", "1e999", "[1]", "null"])
+def test_a_figure_that_is_no_number_is_a_mistake_with_its_line(tmp_path: Path, number: str) -> None:
+    text = dedent(SMALL) + f"measured: {{throughput: {number}, interval: [1, 2]}}\n"
+    assert "tuned.yaml:11: " in read_error(tmp_path, text)

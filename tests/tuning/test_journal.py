@@ -1,7 +1,10 @@
 """The journal of a tuning: entries are read back, damaged ones are skipped."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.tuning.simulated_arena import build_space
 
 from corewise.measured.trial import Protocol
@@ -10,6 +13,10 @@ from corewise.tuning.confirm.confirmation_runs import Role
 from corewise.tuning.journal import Journal
 from corewise.tuning.search.judgements import Judgement
 from corewise.tuning.search.setting_space import Space
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
+
+from edited_records import seal_by_hand
 
 SPACE = build_space(a=(0, 1, 2), b=("x", "y"))
 WON = Judgement((2, 1), "won", score=0.5, half_width=0.01, throughput=40.0, latency_s=0.1, against=(0, 0))
@@ -81,3 +88,39 @@ def test_protocols_of_another_version_are_discarded(tmp_path: Path) -> None:
     journal._append(entry="chosen", protocols={"contender": {"min_runs": 4, "new_field": 1}})
     state = journal.read()
     assert (state.judgements, state.protocols) == ([WON], {})
+
+
+NAN, HUGE = float("nan"), 10**400
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"entry": "judged"},
+        {"entry": "judged", "setting": ["a"], "outcome": "won"},
+        {"entry": "judged", "setting": {"a": 1, "b": "x"}},
+        {"entry": "judged", "setting": {"a": 1, "b": "x"}, "outcome": ["won"]},
+        {"entry": "judged", "setting": {"a": 1, "b": "x"}, "outcome": "won", "score": NAN},
+        {"entry": "judged", "setting": {"a": 1, "b": "x"}, "outcome": "won", "throughput": HUGE},
+        {"entry": "judged", "setting": {"a": 1, "b": "x"}, "outcome": "won", "against": 7},
+        {"entry": "searched", "finished": True, "seconds": HUGE},
+        {"entry": "searched", "finished": True, "seconds": "long"},
+        {"entry": "chosen", "protocols": []},
+        {"entry": "chosen", "protocols": {"contender": None}},
+        {"entry": "chosen", "protocols": {"contender": {"min_runs": "four"}}},
+        {"entry": "chosen", "protocols": {"contender": {"min_runs": 9, "max_runs": 2}}},
+        {"entry": "chosen", "protocols": {"winner": {}}},
+        {"entry": ["judged"]},
+        {"date": 3},
+    ],
+    ids=str,
+)
+def test_entries_of_another_version_or_hand_are_skipped(tmp_path: Path, entry: dict[str, Any]) -> None:
+    journal = open_journal(tmp_path)
+    journal.append_judgement(WON)
+    with open(journal.path, "ab") as file:
+        file.write(seal_by_hand({"schema": 1, **entry}))
+    journal.append_judgement(BROKEN)
+    state = open_journal(tmp_path).read()
+    assert state.judgements == [WON, BROKEN]
+    assert (state.finished, state.seconds, state.protocols) == (False, 0.0, {})

@@ -1,6 +1,5 @@
 """Results of tunings. The tuner builds them, and reports read them from the journals of a store."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,6 +18,8 @@ FASTER, NO_DIFFERENCE, UNCONFIRMED = "faster", "no difference", "unconfirmed"
 Interval = tuple[float, float]
 Ends = tuple[float | None, float | None]
 _MAX_TITLE_CHARS = 160
+# Larger figures come from no measurement, and what is computed from them would not be finite.
+_MAX_FIGURE = 1e30
 
 
 def _dump_fields(result: "SettingResult | LadderStep | RacedSetting") -> dict[str, Any]:
@@ -266,9 +267,9 @@ def _parse_step(values: Mapping[str, Any]) -> LadderStep:
     return LadderStep(
         label=str(values["words"]),
         side=_parse_setting(values["side"]),
-        gain=float(values["gain"]),
+        gain=_parse_ratio(values["gain"]),
         gain_interval=_parse_interval(values.get("gain_interval")),
-        total=float(values["total"]),
+        total=_parse_ratio(values["total"]),
     )
 
 
@@ -291,6 +292,13 @@ def _parse_interval(value: Any) -> Interval | None:
 
 
 def _parse_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _MAX_FIGURE:
         return None
     return float(value)
+
+
+def _parse_ratio(value: Any) -> float:
+    number = _parse_number(value)
+    if number is None:
+        raise ValueError(f"not a ratio: {value!r:.40}")
+    return number

@@ -46,7 +46,7 @@ def parse_rank_result(data: Any, rank: int) -> RankResult:
         if data["status"] == "ok":
             _check_measured(data)
     except BadValue as error:
-        raise ValueError(f"the result{error}") from None
+        raise ValueError(error.describe("the result")) from None
     values: dict[str, Any] = {each.name: data[each.name] for each in fields(RankResult) if each.name in data}
     for name in ("samples_s", "disturbances", "notes"):
         values[name] = tuple(values.get(name, ()))
@@ -67,8 +67,7 @@ def _check_measured(data: Mapping[str, Any]) -> None:
 
 
 def _check_window(metrics: Mapping[str, Any]) -> None:
-    check_times([metrics.get("window_s", 0.0)])
-    _check_num_samples(metrics.get("window_samples"))
+    check_fields({"window_s": 0.0, "window_samples": 0.0, **metrics}, _WINDOW_CHECKS)
 
 
 def _check_facts(facts: Any) -> None:
@@ -91,6 +90,10 @@ def _check_flag(value: Any) -> None:
         raise BadValue(f" is {describe_value(value)}, not true or false")
 
 
+_WINDOW_CHECKS: Mapping[str, Check] = {
+    "window_s": lambda seconds: check_times([seconds]),
+    "window_samples": _check_num_samples,
+}
 _RESULT_CHECKS: Mapping[str, Check] = {
     "reason": check_text,
     "kind": check_text,

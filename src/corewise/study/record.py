@@ -159,7 +159,7 @@ def _read_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     try:
         _check_values(data)
     except BadValue as error:
-        raise UnreadableRecord(shorten(str(error).removeprefix("."), _MAX_PROBLEM_CHARS)) from None
+        raise UnreadableRecord(shorten(error.describe("the record"), _MAX_PROBLEM_CHARS)) from None
     return {name: tuple(data[name]) if type(data[name]) is list else data[name] for name in _CHECKS if name in data}
 
 
@@ -167,8 +167,14 @@ def _check_values(data: Mapping[str, Any]) -> None:
     check_fields(data, _CHECKS)
     if data["status"] not in STATUSES:
         raise BadValue(f".status is {describe_value(data['status'])}, not one of {', '.join(STATUSES)}")
-    check_params_of_status = partial(check_params, may_hold_expressions=data["status"] == "skipped")
-    check_fields(data, {"params": check_params_of_status, "machine": _check_machine})
+    check_fields(data, _CHECKS_OF_VALUES)
+    check_fields(data, _PARAMS_OF_SKIPPED if data["status"] == "skipped" else _PARAMS_OF_MEASURED)
+
+
+def _check_moment(text: str) -> None:
+    """Accept text that is no time, which older records hold, but no time that leaves the calendar in UTC."""
+    if text.startswith(("0001", "9999")):
+        raise BadValue(f" is {describe_value(text)}, a time out of range")
 
 
 def _check_machine(machine: Mapping[str, Any]) -> None:
@@ -214,6 +220,14 @@ _MACHINE_CHECKS = dict.fromkeys(
     ("hostname", "host_class", "cpu_model", "microarchitecture", "allocation_cpus", "allocation_cores", "memory_bytes"),
     check_scalar,
 )
+_PARAMS_OF_SKIPPED = {"params": partial(check_params, may_hold_expressions=True)}
+_PARAMS_OF_MEASURED = {"params": partial(check_params, may_hold_expressions=False)}
+# What the values of checked types must be.
+_CHECKS_OF_VALUES: Mapping[str, Check] = {
+    "machine": _check_machine,
+    "started_at": _check_moment,
+    "finished_at": _check_moment,
+}
 _CHECKS = {each.name: _CHECKS_OF_TYPES[each.type] for each in dataclasses.fields(Record)}
 _REQUIRED = tuple(
     each.name

@@ -57,7 +57,7 @@ class TrialRun:
             if data["status"] == "ok":
                 _check_measured(data)
         except BadValue as error:
-            raise ValueError(f"the run{error}") from None
+            raise ValueError(error.describe("the run")) from None
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 

@@ -24,7 +24,12 @@ _SCALARS_WITHOUT_FLOAT = frozenset((str, int, bool, type(None)))
 
 
 class BadValue(ValueError):
-    """A value that its field cannot hold. The text continues the field's name: `.step_s is NaN, not ...`."""
+    """A value that its field cannot hold. The text continues the field's name: `.step_s is null, not ...`."""
+
+    def describe(self, root: str) -> str:
+        """Return the whole sentence; `root` names the checked value itself."""
+        text = str(self)
+        return text[1:] if text.startswith(".") else f"{root}{text}"
 
 
 def check_text(value: Any) -> None:

@@ -1,5 +1,7 @@
 """The report of a tuning: the ladder, throughput against latency, memory, sentences and tables."""
 
+import json
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +25,10 @@ from corewise.tuning.journal import Journal
 from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.setting_space import Space, UntriedChoice
 from corewise.tuning.session import record_answer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "store"))
+
+from edited_records import edit_record
 
 GIB = 1 << 30
 
@@ -248,6 +254,31 @@ def test_a_journal_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
     journal.write_bytes(journal.read_bytes().replace(b'"answer"', b'"anser_"'))
     assert read_tunings(folder) == []
     assert build_report([folder]).studies[0].answers
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("speedup",), 10**400),
+        (("speedup",), float("nan")),
+        (("best", "throughput"), float("inf")),
+        (("best", "params"), ["a"]),
+        (("best",), None),
+        (("ladder", 0, "gain"), 10**400),
+        (("ladder", 0), "a step"),
+        (("tried",), {}),
+        (("not_tried", 0), 3),
+        (("notes",), None),
+        (("subject",), json.loads("[" * 900 + "]" * 900)),
+    ],
+    ids=str,
+)
+def test_an_edited_answer_is_passed_by_or_shown_but_stops_no_report(
+    tmp_path: Path, place: tuple[str | int, ...], value: Any
+) -> None:
+    folder = stored(tmp_path)
+    edit_record(folder / f"tune/{KEY}.jsonl", ("answer", *place), value)
+    build_report([folder])
 
 
 def test_the_page_draws_the_ladder(open_page: Callable[..., Page], tmp_path: Path) -> None:

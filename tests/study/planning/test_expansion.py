@@ -300,6 +300,12 @@ def test_a_workload_that_the_file_does_not_name_must_have_its_parameters(tmp_pat
         expand_text(tmp_path, "workload: toy\nfixed: {args.kind: rich}\n", "workload=sized")
 
 
+def test_an_argument_that_no_float_can_hold_skips_the_point(tmp_path: Path) -> None:
+    nines = "9" * 200
+    (skipped,) = expand_text(tmp_path, f'workload: toy\nfixed: {{args.size: "= {nines} * {nines}"}}\n').skipped
+    assert skipped.reason.startswith("args.size must be finite; a float cannot hold the number that was given")
+
+
 def test_a_whole_number_serves_where_a_fraction_is_the_default(tmp_path: Path) -> None:
     assert list_rows(expand_text(tmp_path, "workload: toy\nfixed: {args.rate: 1}\n"), "args.rate") == [(1,)]
 

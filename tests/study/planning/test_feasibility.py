@@ -272,3 +272,30 @@ def test_a_missing_gpu_is_reported_and_an_unknown_one_is_not() -> None:
 
 def test_all_reasons_are_reported() -> None:
     assert len(explain(threads=5, dtype="float16", loader_workers=1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "limit"),
+    [
+        ("matmul", "size", 5_120_000),
+        ("resnet50", "image_size", 2_240_000),
+        ("transformer", "layers", 60_000),
+        ("two_tower", "layers", 30_000),
+        ("lstm_ensemble", "members", 40_000),
+        ("mixture_of_experts", "experts", 80_000),
+        ("cg", "size", 10**15),
+    ],
+)
+@pytest.mark.parametrize("value", [2**61 - 1, 10**200, 1e300])
+def test_an_argument_beyond_any_machine_is_refused_before_it_is_computed_with(
+    name: str, argument: str, limit: int, value: float
+) -> None:
+    changes = {"workload": name, "runtime": "torch", f"args.{argument}": value}
+    params = {key: each for key, each in build_params(**changes).items() if key != "args.size" or argument == "size"}
+    context = FeasibilityContext(MACHINE, find_workload(name))
+    reasons = explain_infeasibility(TrialParameters.from_mapping(params), context)
+    assert reasons == (f"args.{argument} must be at most {limit:,} in {name}",)
+
+
+def test_a_users_own_workload_takes_arguments_of_any_size() -> None:
+    assert explain(None, **{"args.size": 10**200}) == ()

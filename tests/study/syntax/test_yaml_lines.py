@@ -161,3 +161,19 @@ def test_any_text_is_read_or_refused_with_its_label(text: str) -> None:
     except UserError as error:
         messages = [str(error)]
     assert all(line.startswith("f.yaml") for line in messages)
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 400, "-1" + "0" * 400, "0x" + "f" * 5000, "9" * 5000])
+def test_an_integer_that_no_float_can_hold_is_a_mistake(text: str) -> None:
+    document = parse_yaml(f"a: {text}", "f.yaml")
+    assert document.value == {"a": None}
+    assert [str(each) for each in document.mistakes] == [f"f.yaml:1: {text[:40]!r} is not a valid, finite int"]
+
+
+def test_only_the_first_of_very_many_mistakes_are_listed() -> None:
+    mistakes = [Mistake(Origin("f", line), "x" * 5000) for line in range(1, 1001)]
+    lines = str(build_mistakes_error(mistakes)).splitlines()
+    assert lines[0] == "1000 mistakes:"
+    assert lines[-1] == "  and 950 more"
+    assert len(lines) == 52
+    assert max(map(len, lines)) < 1100

@@ -72,12 +72,32 @@ class FeasibilityContext:
     cached_traits: dict[str, Traits] = field(default_factory=dict)
 
 
+# Far beyond any machine, in elements or bytes. Products of such arguments are still finite.
+MAX_ARGUMENT = 10**15
+# A size may be this many times its default. More layers, say, would take long just to be counted.
+MAX_TIMES_DEFAULT = 10_000
+
 Rule = Callable[[TrialParameters, FeasibilityContext], Iterator[str]]
 
 
 def explain_infeasibility(params: TrialParameters, context: FeasibilityContext) -> tuple[str, ...]:
     """Return all reasons why the point cannot be measured on this machine; empty if it can."""
-    return tuple(reason for rule in RULES for reason in rule(params, context))
+    # The other rules compute sizes from the arguments, which takes time or overflows if they are enormous.
+    enormous = tuple(_find_enormous_arguments(params, context))
+    return enormous or tuple(reason for rule in RULES for reason in rule(params, context))
+
+
+def _find_enormous_arguments(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
+    """Yield the arguments that are far beyond any machine; a user's own workload has none."""
+    if context.workload is None:
+        return
+    for name, value in params.arguments.items():
+        default = context.workload.parameters.get(name)
+        limit = MAX_ARGUMENT
+        if isinstance(default, int) and default > 0:
+            limit = min(limit, MAX_TIMES_DEFAULT * default)
+        if isinstance(value, int | float) and abs(value) > limit:
+            yield f"args.{name} must be at most {limit:,} in {context.workload.name}"
 
 
 def _check_support(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
