@@ -100,13 +100,13 @@ def measure_code(source: Path) -> Iterator[Figure]:
 
 
 def _has_free_name(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether the name was chosen by us and names an action: no special method, property or overload."""
+    """Return whether we chose the name and it names an action: no special method, property or overload."""
     decorators = " ".join(map(ast.unparse, function.decorator_list))
     return not function.name.startswith("__") and "property" not in decorators and "overload" not in decorators
 
 
 def _list_imported_packages(node: ast.AST) -> list[str]:
-    """The top-level packages of corewise that an import statement names, wherever it stands."""
+    """List the top-level packages of corewise that an import statement names, at any depth of the file."""
     modules: list[str] = []
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
         modules = [node.module]

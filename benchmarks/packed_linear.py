@@ -49,7 +49,7 @@ def measure_layer(features: int, results: int, rows: int, rounds: int) -> Dict[s
         load_native_module().contents(weights)
         run_packed()
 
-    variants: Dict[str, Callable[[], None]] = {"plain": run_plain, "packed": run_packed, "looked": run_packed_checked}
+    variants: Dict[str, Callable[[], None]] = {"plain": run_plain, "packed": run_packed, "checked": run_packed_checked}
     found: Dict[str, List[float]] = {name: [] for name in variants}
     for _ in range(rounds + 1):
         for name, call in variants.items():
@@ -77,9 +77,9 @@ def main() -> None:
                 continue
             one = measure_layer(features, results, rows, given.rounds)
             layers.append(one)
-            gain = one["plain"] / one["looked"]
+            gain = one["plain"] / one["checked"]
             title = f"{features} to {results}"
-            times = f"{one['plain']:10.1f} {one['packed']:10.1f} {one['looked']:10.1f}"
+            times = f"{one['plain']:10.1f} {one['packed']:10.1f} {one['checked']:10.1f}"
             print(f"{title:>14} {rows:5} {times} {gain:.2f}", flush=True)
     if given.out is not None:
         kept = {"machine": describe_machine(), "threads": given.threads, "layers": layers}

@@ -12,7 +12,7 @@ from corewise.report.page import write_page
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "report"))
 from browser import Browser, find_chromium, running_browser
-from made_report import made_report, scaling_study
+from sample_report import build_sample_report, scaling_study
 
 SORT = "document.getElementById('table-trials-sort-3').click()"
 HAS_TABLE = "document.querySelector('#table-trials tbody tr td')"
@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
         began = time.perf_counter()
-        write_page(made_report(studies=[scaling_study(args.rows)]), path)
+        write_page(build_sample_report(studies=[scaling_study(args.rows)]), path)
         written_s = time.perf_counter() - began
         size_mb = path.stat().st_size / 1e6
         with running_browser(program) as browser:

@@ -6,6 +6,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -31,6 +32,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 os.environ.update({"PJRT_NPROC": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"})
 
 REQUIRE_PARTS = "COREWISE_REQUIRE_PARTS"
+# The user id of `nobody`, who stands for any other user.
+STRANGER = 65534
 # The distribution of tests: those of the paths below share one process, the slow folders after it go test by
 # test to a free process, and all others stay together by file.
 TOGETHER = {
@@ -97,6 +100,32 @@ def need() -> Callable[[bool, str], None]:
         pytest.skip(reason)
 
     return check
+
+
+@pytest.fixture
+def give_away(need: Callable[[bool, str], None]) -> Callable[..., Path]:
+    """Return a function that gives a file, link or folder to another user, who then lets everyone write to it."""
+    need(os.geteuid() == 0, "only root can make files of other users")
+
+    def give(path: Path, mode: int = 0o777) -> Path:
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+        if not path.is_symlink():
+            path.chmod(mode)
+        return path
+
+    return give
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Provide a temporary folder like /tmp, for this process and those that it starts; nothing was logged before."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr("corewise.trusted_paths._logged", {})
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from corewise.measured.runtimes import registry as runtime_registry
 from corewise.measured.runtimes.registry import ENGINES
 from corewise.measured.workloads import registry as workload_registry
 from corewise.measured.workloads.registry import RegistryEntry, load_attribute
-from corewise.run.source_fingerprint import NATIVE_SUFFIXES, SourceTree
+from corewise.run.identity.source_fingerprint import NATIVE_SUFFIXES, SourceTree
 
 LOCK = Path(__file__).with_name("identity.lock.json")
 PACKAGE = Path(corewise.__file__).parent

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from unittest.mock import patch
 
+from corewise.cli.app import build_app
 from corewise.cli.launching import start
 from corewise.cli.launching.settings import LaunchRequest
-from corewise.cli.main import build_app
 
 APP = build_app()
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ ALL_FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 # The packages that each package may import besides itself. The order is that of the architecture: a package
 # imports only packages above it, so there is no cycle.
-LEAVES = {"errors", "cache_folder", "process_control", "progress", "text_format"}
+LEAVES = {"errors", "cache_folder", "owned_files", "process_control", "progress", "text_format", "trusted_paths"}
 ALLOWED_IMPORTS = {
     "accelerate": set(),
     "measured": {"accelerate"},
@@ -126,7 +127,7 @@ def test_no_folder_holds_more_than_twenty_modules(folder: Path) -> None:
 def test_the_control_side_loads_no_framework(arguments: list[str]) -> None:
     code = (
         "import sys, json\n"
-        "from corewise.cli.main import build_app\n"
+        "from corewise.cli.app import build_app\n"
         f"try: build_app()({arguments!r})\nexcept SystemExit: pass\n"
         "print('LOADED', json.dumps(sorted(m for m in sys.modules if '.' not in m)))"
     )
@@ -153,3 +154,12 @@ def test_equal_sources_build_the_same_worker(tmp_path: Path) -> None:
     first, second = build_worker(tmp_path / "a"), build_worker(tmp_path / "b")
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_programs_that_corewise_starts_import_nothing_from_the_working_directory() -> None:
+    """With -m, Python looks for modules there first, unless -P forbids it. The folder may belong to someone else."""
+    payload = [PACKAGE / "bundle/payload" / name for name in ("selftest.sh", "corewise.def")]
+    text = "".join(path.read_text() for path in (*(PACKAGE / path for path in ALL_FILES), *payload))
+    starts = re.findall(r'(?:executable|bin/python"?\)?),? (?:"-P", |-P )?"?-m\b', text)
+    assert len(starts) >= 8
+    assert [start for start in starts if "-P" not in start] == []

@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.launch.environment import CONTROLLED_NAMES, CONTROLLED_PREFIXES
 from corewise.measured.probes.disturbances import (
     CO_RUNNER_FRACTION,
@@ -266,8 +266,8 @@ def test_the_table_of_keys_is_that_of_the_code() -> None:
     assert [quoted(row[0])[0] for row in table("study-files.md", "key")] == list(StudyFile.model_fields)
 
 
-def test_the_table_of_words_is_that_of_the_code() -> None:
-    rows = table("study-files.md", "word")
+def test_the_table_of_keywords_is_that_of_the_code() -> None:
+    rows = table("study-files.md", "keyword")
     shown = {quoted(row[0])[0]: tuple(map(int, row[2].split(", "))) for row in rows}
     assert shown == {name: Keyword(name).resolve(12) for name in COUNT_KEYWORDS}
 
@@ -277,7 +277,8 @@ def test_the_tables_of_workload_parameters_are_those_of_the_code(monkeypatch: py
     shown: dict[str, dict[str, float]] = {}
     names: list[str] = []
     for workloads, parameter, default in (*table("study-files.md", "workload"), *table("kernels.md", "workload")):
-        names = quoted(workloads) or names  # "the same"
+        # The cell may read "the same".
+        names = quoted(workloads) or names
         for name in names:
             shown.setdefault(name, {})[quoted(parameter)[0].removeprefix("args.")] = json.loads(default)
     built_in = {info.name: find_workload(info.name) for info in list_workloads()}

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,15 @@ from typer.testing import CliRunner
 from corewise.analysis.result_tables import ResultRow, ResultTable
 from corewise.bundle.bundle_maker import BundleResult
 from corewise.bundle.contents import Bundle
+from corewise.cli.app import build_app
 from corewise.cli.launching.messages import outcome_to_json
-from corewise.cli.main import build_app
 from corewise.launch.launch_outcome import LaunchOutcome
 from corewise.launch.pinning_proof import PinningVerifier
 from corewise.launch.ranks import RankStart
 from corewise.measured.trial import RankPlacement
 from corewise.run.study_runner import StudyOutcome
 from corewise.store.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent / "cli"))
-
-from made_stores import made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import scaling_records, unmeasured_records, write_store
 
 APP = build_app()
 
@@ -54,7 +50,7 @@ def printed(*args: str) -> Any:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return made_store(tmp_path_factory.mktemp("scripts") / "store", *scaling_records(), *unmeasured_records())
+    return write_store(tmp_path_factory.mktemp("scripts") / "store", *scaling_records(), *unmeasured_records())
 
 
 @pytest.mark.parametrize("verb", ["doctor", "list", "plan", "status", "report"])

@@ -7,7 +7,7 @@ import pytest
 
 from corewise.launch.worker_archive import list_measured_sources, list_native_sources
 from corewise.measured import probes, worker
-from corewise.run.source_fingerprint import NATIVE_SUFFIXES
+from corewise.run.identity.source_fingerprint import NATIVE_SUFFIXES
 from tests import identity_lock
 from tests.identity_lock import PACKAGE, REGISTRIES, TREE, Owner, find_owners, find_problems, main, read_lock, update
 

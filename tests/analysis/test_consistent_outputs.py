@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import MACHINE, PROTOCOL, around, made_store, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, around, trial, write_store
 from typer.testing import CliRunner
 
 from corewise.analysis.comparison.selection import parse_by
@@ -14,7 +14,7 @@ from corewise.analysis.efficiency import compute_efficiencies
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials
 from corewise.analysis.sources import read_sources
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.report.report_model import Table
 from corewise.study.record import Record
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Path:
         )
         for n, rate in NEW_RATES.items()
     ]
-    made_store(tmp_path / "store", *records)
+    write_store(tmp_path / "store", *records)
     return tmp_path / "store"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_trials import MACHINE, PROTOCOL, failed, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, failed, group_of, scaling, trial
 
 from corewise.analysis.columns import combine_codes, encode_column, find_largest_each, parse_numbers, split_by_number
 from corewise.analysis.groups import RecordSource, group_records, label_stores
@@ -22,7 +22,7 @@ odd_values = st.one_of(
 )
 
 
-def test_each_study_workload_and_mode_is_a_group_of_its_own() -> None:
+def test_each_study_workload_and_mode_is_a_separate_group() -> None:
     records = [
         trial(1.0, study=study, params={"workload": workload, "mode": mode})
         for study in ("a", "b")
@@ -140,7 +140,7 @@ def test_a_missing_throughput_is_the_median_of_the_runs() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), None, "fast"])
-def test_a_throughput_that_is_none_is_left_out(rate: object) -> None:
+def test_an_invalid_throughput_is_left_out(rate: object) -> None:
     record = trial([10.0, 10.0])
     runs = tuple({**run, "metrics": {"samples_per_s": rate}} for run in record.runs)
     group = group_of(replace(record, runs=runs, metrics={"samples_per_s": rate}))
@@ -187,6 +187,6 @@ def test_the_largest_of_each_number_is_found(pairs: list[tuple[int, float]]) -> 
     assert found == wanted
 
 
-def test_what_is_no_number_in_a_column_is_not_one() -> None:
+def test_values_that_are_not_numbers_become_nan() -> None:
     assert np.isnan(parse_numbers([None, True, "3", float("inf"), [1]])).all()
     assert parse_numbers([1, 2.5, None])[:2].tolist() == [1.0, 2.5]

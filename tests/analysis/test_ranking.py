@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from made_trials import REAL_STORE, around, group_of, scaling, trial
+from tests.report.sample_trials import REAL_STORE, around, group_of, scaling, trial
 
 from corewise.analysis.columns import get_run_rates
 from corewise.analysis.efficiency import compute_efficiencies

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import typer
-from made_trials import MACHINE, around, failed, made_store, trial
+from tests.report.sample_trials import MACHINE, around, failed, trial, write_store
 from typer.core import TyperGroup
 
 from corewise.analysis.findings.finding import Finding
 from corewise.analysis.tuning_results import SettingResult
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.store.store import Store
 from corewise.study.record import Record
@@ -36,7 +36,7 @@ def noisy(threads: int, study: str, **params: Any) -> Record:
 
 def tuned_store(folder: Path, *records: Record, asked: tuple[str, ...] = ASKED, name: str = "") -> Path:
     """A store with the records of a tuning and its answer."""
-    path = made_store(folder / "my store", *records)
+    path = write_store(folder / "my store", *records)
     sides = [SettingResult(params=r.params, label=r.trial_id, throughput=1.0, trial_id=r.trial_id) for r in records]
     result = TuneResult(
         name=name or records[0].study.removeprefix("tune "),
@@ -94,7 +94,7 @@ def test_what_failed_is_tuned_again_into_the_same_store(tmp_path: Path) -> None:
 def test_a_tuning_without_an_answer_is_known_by_its_runs(tmp_path: Path) -> None:
     own = {"workload": "/home/me/own.py:make", "processes": 2, "batch": 8, "device": "cuda"}
     records = [noisy(t, "tune own.py:make train", **own) for t in (1, 2, 4)]
-    found = tunes(made_store(tmp_path / "store", *records))
+    found = tunes(write_store(tmp_path / "store", *records))
     expected = ["/home/me/own.py:make", "--mode", "train", "--batch", "16", "--args", "image_size=224"]
     assert found[0][4:] == [*expected, "--set", "device=cuda"]
 
@@ -126,6 +126,6 @@ def test_a_kernel_far_below_the_roof_says_that_settings_do_not_help(tmp_path: Pa
 
 @pytest.mark.parametrize("study", ["tune resnet50", "tune resnet18 train", "tuned"])
 def test_a_study_whose_name_only_looks_like_a_tuning_is_run(tmp_path: Path, study: str) -> None:
-    store = made_store(tmp_path / "store", *(noisy(t, study) for t in (1, 2, 4)))
+    store = write_store(tmp_path / "store", *(noisy(t, study) for t in (1, 2, 4)))
     found = commands(list(build_report([store]).findings))
     assert next(arguments[1:3] for arguments in found if arguments[1] != "doctor") == ["run", f"{study}.yaml"]

@@ -8,14 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
+from tests.analysis.comparison.sample_sides import disturbed, failed, over_threads, store_of, trial
 from typer.testing import CliRunner, Result
 
 from corewise.cli.compare import compare, parse_threshold
 from corewise.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis" / "comparison"))
-
-from made_sides import disturbed, failed, over_threads, store_of, trial
 
 app = typer.Typer()
 app.command()(compare)

@@ -16,6 +16,7 @@ from corewise.cli.doctor import Diagnosis, diagnose, doctor, print_diagnosis
 from corewise.errors import UserError
 from corewise.machine.ceilings.cache import compute_allocation_shape, save_ceilings
 from corewise.machine.ceilings.table import Ceiling, Ceilings
+from corewise.machine.core_classes import CoreClass
 from corewise.machine.facts import compute_host_class
 from corewise.machine.gpus import Gpu
 from corewise.machine.machine_model import Allocation, Cpu, Limit, MachineFinding, Topology
@@ -52,6 +53,15 @@ def cluster(here: Diagnosis) -> Diagnosis:
         facts=replace(here.facts, gpus=(Gpu("NVIDIA H200", "a", 140 << 30), Gpu("NVIDIA H200", "b", 140 << 30))),
         findings=(finding,),
     )
+
+
+def test_types_of_cores_are_shown_only_if_there_are_several(here: Diagnosis) -> None:
+    cpus = tuple(Cpu(n, n // 2 * 2 if n < 4 else n, 0, 0, core_class=int(n >= 4)) for n in range(6))
+    classes = (CoreClass("performance", (0, 1, 2, 3), "/a"), CoreClass("efficiency", (4, 5), "/b"))
+    hybrid = replace(here, topology=Topology(cpus), facts=replace(here.facts, core_classes=classes))
+    assert "core types    2 performance (CPUs 0-3), 2 efficiency (CPUs 4-5)" in shown(hybrid, 100)
+    assert "core types" not in shown(replace(here, facts=replace(here.facts, core_classes=())))
+    assert hybrid.to_json()["topology"]["cpus"][5]["core_class"] == 1
 
 
 def read_json() -> dict[str, Any]:
@@ -122,7 +132,7 @@ def test_a_machine_without_findings_is_ready(cluster: Diagnosis) -> None:
     assert "ready to measure" in shown(replace(cluster, findings=()))
 
 
-def made_ceilings(diagnosis: Diagnosis, **changes: Any) -> Ceilings:
+def build_ceilings(diagnosis: Diagnosis, **changes: Any) -> Ceilings:
     """Ceilings of this machine and allocation, made up."""
     where: dict[str, Any] = {"device": "cpu", "gpu": None, "nodes": (0,), "num_samples": 9}
     rates = (("triad", "float64", 20.5), ("copy", "float64", 19.0), ("product", "float32", 171.0))
@@ -149,11 +159,11 @@ def test_without_ceilings_doctor_says_how_to_measure_them(tmp_path: Path, monkey
     assert "`corewise doctor --ceilings` measures them" in CliRunner().invoke(app(), []).stdout
 
 
-def test_kept_ceilings_are_shown_with_their_spread_and_reported_in_json(
+def test_saved_ceilings_are_shown_with_their_spread_and_reported_in_json(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = made_ceilings(here)
+    made = build_ceilings(here)
     save_ceilings(tmp_path / "corewise", made)
     assert read_json()["ceilings"] == made.to_json()
     text = CliRunner().invoke(app(), []).stdout
@@ -169,7 +179,7 @@ def test_damaged_ceilings_are_a_finding_and_not_shown(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    save_ceilings(tmp_path / "corewise", made_ceilings(here)).write_text('{"schema": 1')
+    save_ceilings(tmp_path / "corewise", build_ceilings(here)).write_text('{"schema": 1')
     answer = read_json()
     assert answer["ceilings"] is None
     [finding] = [each for each in answer["findings"] if each["key"] == "ceilings-damaged"]
@@ -183,8 +193,8 @@ def test_measuring_replaces_a_damaged_file_and_its_finding(
     from corewise.cli.render import ceilings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)
-    path = save_ceilings(tmp_path / "corewise", made_ceilings(here))
+    monkeypatch.setattr(ceilings, "measure_here", build_ceilings)
+    path = save_ceilings(tmp_path / "corewise", build_ceilings(here))
     if text == "THREADS":
         text = path.read_text().replace('"threads":1', '"threads":Infinity')
         assert "Infinity" in text
@@ -195,17 +205,17 @@ def test_measuring_replaces_a_damaged_file_and_its_finding(
     result = CliRunner().invoke(app(), ["--ceilings", "--json"])
     assert result.exit_code == 0
     repaired = json.loads(result.stdout)
-    assert repaired["ceilings"] == made_ceilings(here).to_json()
+    assert repaired["ceilings"] == build_ceilings(here).to_json()
     assert "ceilings-damaged" not in [each["key"] for each in repaired["findings"]]
 
 
-def test_lower_figures_are_kept_and_shown_only_with_again(
+def test_lower_figures_are_saved_and_shown_only_with_again(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corewise.cli.render import ceilings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    high = made_ceilings(here)
+    high = build_ceilings(here)
     low = replace(high, figures=tuple(replace(e, best=0.5 * e.best, median=0.4 * e.best) for e in high.figures))
     monkeypatch.setattr(ceilings, "measure_here", lambda _: low)
     save_ceilings(tmp_path / "corewise", high)
@@ -218,7 +228,7 @@ def test_lower_figures_are_kept_and_shown_only_with_again(
 
 
 def test_a_place_slower_than_a_narrower_one_shows_the_value_that_is_used(cluster: Diagnosis) -> None:
-    made = made_ceilings(cluster)
+    made = build_ceilings(cluster)
     slow = [replace(e, best=9.7, median=9.0) if e.threads == 2 and e.operation == "triad" else e for e in made.figures]
     lines = shown(replace(cluster, ceilings=replace(made, figures=tuple(slow)))).splitlines()
     cells = [line.split() for line in lines]
@@ -227,14 +237,14 @@ def test_a_place_slower_than_a_narrower_one_shows_the_value_that_is_used(cluster
     assert "↑" not in shown(replace(cluster, ceilings=made))
 
 
-def test_ceilings_that_cannot_be_kept_are_shown_all_the_same(
+def test_ceilings_that_cannot_be_saved_are_shown(
     here: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corewise.cli.render import ceilings
 
     (tmp_path / "corewise").write_text("a file stands where the folder should")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(ceilings, "measure_here", made_ceilings)  # measuring itself has tests of its own
+    monkeypatch.setattr(ceilings, "measure_here", build_ceilings)
     result = CliRunner().invoke(app(), ["--ceilings", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["ceilings"]["peak"]
@@ -251,6 +261,6 @@ def test_ceilings_of_many_places_fit_into_eighty_columns(cluster: Diagnosis) -> 
         Ceiling(operation=operation, dtype="float64", best=4.3e3, median=4e3, num_samples=5, size=2**30, **gpu)
         for operation in ("triad", "copy", "read", "to_device", "from_device")
     ]
-    text = shown(replace(cluster, ceilings=made_ceilings(cluster, figures=tuple(figures))))
+    text = shown(replace(cluster, ceilings=build_ceilings(cluster, figures=tuple(figures))))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "GPU 7" in text

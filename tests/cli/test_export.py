@@ -5,7 +5,7 @@ import json
 import duckdb
 import pytest
 import typer
-from made_stores import made_record, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import made_record, scaling_records, unmeasured_records, write_store
 from typer.testing import CliRunner
 
 from corewise.cli.export import export
@@ -17,7 +17,7 @@ app.command()(export)
 
 @pytest.fixture
 def store(tmp_path):
-    return made_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
+    return write_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
 
 
 def run(store, *arguments):
@@ -67,7 +67,7 @@ def test_an_unknown_format_and_parquet_without_a_file_are_the_users_mistakes(sto
 
 
 def test_damage_is_reported_with_the_records(tmp_path):
-    store = made_store(tmp_path / "store", made_record("a"), made_record("b"))
+    store = write_store(tmp_path / "store", made_record("a"), made_record("b"))
     (path,) = store.records_folder.iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     done = run(store)

@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from corewise import __version__
+from corewise.cli.app import build_app
 from corewise.cli.help_layout import split_examples, unwrap_docstring
-from corewise.cli.main import build_app
 
 APP = build_app()
 

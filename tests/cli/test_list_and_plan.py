@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.cli.render.plan_points import format_value, split_constants
 from corewise.errors import UserError
 from corewise.study.axes import AXES

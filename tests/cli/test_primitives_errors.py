@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.errors import UserError
 
 APP = build_app()

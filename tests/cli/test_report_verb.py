@@ -2,18 +2,14 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from tests.report.sample_trials import REAL_STORE, scaling, write_store
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-
-from made_trials import REAL_STORE, made_store, scaling
 
 APP = build_app()
 
@@ -31,7 +27,7 @@ def report(*arguments: object) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return made_store(tmp_path / "store", *scaling())
+    return write_store(tmp_path / "store", *scaling())
 
 
 def test_a_page_is_written(store: Path, tmp_path: Path) -> None:
@@ -61,7 +57,7 @@ def test_json_is_one_object_and_no_page_is_written(
 
 
 def test_several_stores_and_one_study_of_them(store: Path, tmp_path: Path) -> None:
-    other = made_store(tmp_path / "other", *scaling(study="other"))
+    other = write_store(tmp_path / "other", *scaling(study="other"))
     both = json.loads(report("--store", store, "--store", other, "--json"))
     assert [study["title"] for study in both["studies"]] == ["a-study", "other"]
     one = json.loads(report("--store", store, "--store", other, "--study", "other", "--json"))

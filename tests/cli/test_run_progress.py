@@ -1,6 +1,6 @@
 """The line that a finished trial gets in a log."""
 
-from made_stores import made_record
+from tests.cli.sample_stores import made_record
 
 from corewise.cli.render.run_progress import TrialLabels, describe_outcome
 from corewise.measured.parameters import TrialParameters

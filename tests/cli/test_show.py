@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 import typer
-from made_stores import hybrid_records, made_record, made_run, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import (
+    hybrid_records,
+    made_record,
+    made_run,
+    scaling_records,
+    unmeasured_records,
+    write_store,
+)
 from typer.testing import CliRunner
 
 from corewise.cli.show import show
@@ -34,7 +41,7 @@ def tables(store, *arguments):
 
 @pytest.fixture
 def scaling(tmp_path):
-    return made_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
+    return write_store(tmp_path / "store", *scaling_records(), *unmeasured_records())
 
 
 def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling):
@@ -47,7 +54,8 @@ def test_only_varying_parameters_have_a_column_and_the_rest_stands_above(scaling
     assert "batch=64" in always
     assert "image_size=224" in always
     assert "threads" not in always.splitlines()[0]
-    assert "wait_policy" not in always  # as by default
+    # It has its default value.
+    assert "wait_policy" not in always
 
 
 def test_a_row_has_rate_interval_step_spread_and_memory(scaling):
@@ -74,7 +82,7 @@ def test_each_size_of_a_workload_has_its_own_best_row(tmp_path):
         for threads in (1, 2)
     ]
     lone = made_record("lone", 9.0, params={"args.size": 512})
-    (table,) = tables(made_store(tmp_path / "store", *records, lone))
+    (table,) = tables(write_store(tmp_path / "store", *records, lone))
     assert {row["trial_id"] for row in table["rows"] if row["is_best"]} == {"128-2", "256-2"}
 
 
@@ -91,13 +99,13 @@ def test_failed_and_skipped_trials_stand_below_with_their_reasons(scaling):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(tmp_path, width):
-    store = made_store(tmp_path / "store", *hybrid_records(), *scaling_records(), *unmeasured_records())
+    store = write_store(tmp_path / "store", *hybrid_records(), *scaling_records(), *unmeasured_records())
     lines = shown(store, width=width).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
 
 
 def test_columns_that_are_dropped_in_a_narrow_terminal_are_named(tmp_path):
-    store = made_store(tmp_path / "store", *hybrid_records())
+    store = write_store(tmp_path / "store", *hybrid_records())
     narrow, wide = shown(store, width=80), shown(store, width=140)
     assert "columns hidden for lack of width: interval, step, trial" in narrow
     assert "106.7" in narrow
@@ -109,7 +117,7 @@ def test_each_workload_and_mode_has_its_own_table_under_its_study(tmp_path):
     other = [
         replace(r, trial_id=f"x{r.trial_id}", params={**r.params, "workload": "alexnet"}) for r in scaling_records()
     ]
-    store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *other)
+    store = write_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *other)
     found = [(t["study"], t["workload"], t["mode"]) for t in tables(store)]
     assert found == [
         ("thread-scaling", "resnet50", "train"),
@@ -122,7 +130,7 @@ def test_each_workload_and_mode_has_its_own_table_under_its_study(tmp_path):
 def test_disturbed_rows_are_marked_and_set_aside_runs_counted(tmp_path):
     kept = made_record("d1", 0.5, runs=(made_run(0.5, disturbances=["steal"]),), params={"threads": 3})
     repaired = made_record("d2", 0.4, disturbed=(made_run(0.7, disturbances=["steal"]),) * 2, params={"threads": 4})
-    text = shown(made_store(tmp_path / "store", kept, repaired))
+    text = shown(write_store(tmp_path / "store", kept, repaired))
     assert "disturbed" in row_of(text, "3")
     assert row_of(text, "4")[-2] == "best"
     assert "disturbed by other load: d1" in text
@@ -132,7 +140,7 @@ def test_disturbed_rows_are_marked_and_set_aside_runs_counted(tmp_path):
 def test_hosts_and_versions_that_differ_get_a_column(tmp_path):
     one, two = scaling_records()[:2]
     two = replace(two, machine={"hostname": "node2", "host_class": "other"}, versions={"torch": "2.14.0"})
-    (table,) = tables(made_store(tmp_path / "store", one, two))
+    (table,) = tables(write_store(tmp_path / "store", one, two))
     assert table["varying"] == ["threads", "host", "version"]
     assert [(r["params"]["host"], r["params"]["version"]) for r in table["rows"]] == [
         ("node1", "2.13.0"),
@@ -144,13 +152,13 @@ def test_the_versions_of_different_frameworks_get_no_column(tmp_path):
     one, two = scaling_records()[:2]
     versions = {"torch": "2.13.0", "numpy": "2.4.6"}
     two = replace(two, params={**two.params, "runtime": "numpy"}, versions=versions)
-    (table,) = tables(made_store(tmp_path / "store", replace(one, versions=versions), two))
+    (table,) = tables(write_store(tmp_path / "store", replace(one, versions=versions), two))
     assert set(table["varying"]) == {"threads", "runtime"}
 
 
 def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
     records = scaling_records()
-    store = made_store(tmp_path / "store", *records[3:], *records[:3])
+    store = write_store(tmp_path / "store", *records[3:], *records[:3])
 
     def threads(*arguments):
         return [row["params"]["threads"] for row in tables(store, *arguments)[0]["rows"]]
@@ -163,7 +171,7 @@ def test_rows_are_in_the_order_of_their_parameters_unless_sorted(tmp_path):
 
 
 def test_filters_choose_and_unknown_values_name_the_nearest(tmp_path):
-    store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
+    store = write_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
     assert {t["study"] for t in tables(store, "--study", "hybrid")} == {"hybrid"}
     (failed,) = tables(store, "--status", "failed")
     assert failed["rows"] == []
@@ -181,7 +189,7 @@ def test_filters_choose_and_unknown_values_name_the_nearest(tmp_path):
 def test_one_trial_is_shown_in_full_by_the_start_of_its_id(tmp_path):
     command = "A='1  2' python worker.pyz run"
     noisy = made_run(0.7, disturbances=["another process used 0.9 CPUs"])
-    store = made_store(
+    store = write_store(
         tmp_path / "store",
         made_record("ab12", 0.5, command=command, disturbed=(noisy,), notes=("a note",)),
         *scaling_records(),
@@ -207,7 +215,7 @@ def test_a_failed_trial_shows_its_reason_in_full(tmp_path):
         metrics={},
         runs=({"status": "failed", "reason": "boom"},),
     )
-    text = shown(made_store(tmp_path / "store", failed), "--trial", "f1")
+    text = shown(write_store(tmp_path / "store", failed), "--trial", "f1")
     assert "trial f1  failed" in text
     assert "line one" in text
     assert "line two (factory)" in text
@@ -221,7 +229,7 @@ def test_a_trial_in_json_is_its_whole_record(scaling):
 
 
 def test_a_trial_that_is_not_there_or_not_alone_is_the_users_mistake(tmp_path):
-    store = made_store(tmp_path / "store", made_record("aa1"), made_record("aa"), made_record("ab"))
+    store = write_store(tmp_path / "store", made_record("aa1"), made_record("aa"), made_record("ab"))
     with pytest.raises(UserError, match="3 trials begin with 'a'"):
         shown(store, "--trial", "a")
     with pytest.raises(UserError, match="no trial 'aa2' in this store: did you mean 'aa"):
@@ -234,7 +242,7 @@ def test_markup_and_escape_codes_in_names_are_printed_not_obeyed(tmp_path):
     params = {"workload": evil, "args.[bold]": evil, "threads": 1}
     record = made_record("e1", study=evil, question=evil, params=params, notes=(evil,), command=evil)
     bad = replace(record, trial_id="e2", status="failed", reason=evil, params={**params, "threads": 2})
-    store = made_store(tmp_path / "store", record, bad)
+    store = write_store(tmp_path / "store", record, bad)
     for text in (shown(store), shown(store, "--trial", "e1"), shown(store, "--trial", "e2")):
         assert "[red]x[/red]\\x1b[31m\\x07" in text
         assert "\x1b" not in text
@@ -242,8 +250,8 @@ def test_markup_and_escape_codes_in_names_are_printed_not_obeyed(tmp_path):
 
 
 def test_an_empty_store_says_what_to_do(tmp_path):
-    assert "run a study with `corewise run STUDY" in shown(made_store(tmp_path / "store"))
-    assert tables(made_store(tmp_path / "store")) == []
+    assert "run a study with `corewise run STUDY" in shown(write_store(tmp_path / "store"))
+    assert tables(write_store(tmp_path / "store")) == []
 
 
 def test_a_missing_store_is_the_users_mistake(tmp_path):
@@ -259,7 +267,7 @@ def test_damage_is_mentioned_with_where_to_look(scaling):
 
 def test_a_single_trial_without_interval_or_memory_is_shown(tmp_path):
     record = made_record("a1", metrics={"samples_per_s": 0.0123, "step_s": 81.3})
-    text = shown(made_store(tmp_path / "store", record))
+    text = shown(write_store(tmp_path / "store", record))
     assert "0.01230" in text
     assert "81.3 s" in text
     assert "best" not in text
@@ -268,13 +276,14 @@ def test_a_single_trial_without_interval_or_memory_is_shown(tmp_path):
 def test_a_very_long_table_is_cut_to_its_fastest_rows_and_says_how_to_see_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr("corewise.cli.show._MAX_ROWS", 4)
     monkeypatch.setattr("corewise.analysis.result_tables.NUM_ROWS_OF_MANY", 2)
-    store = made_store(tmp_path / "store", *scaling_records())
+    store = write_store(tmp_path / "store", *scaling_records())
     text = shown(store)
     assert [row_of(text, threads)[0] for threads in ("16", "8")] == ["16", "8"]
     assert "… and 3 more rows: --sort NAME sorts by another column, `corewise export -o FILE.csv` writes all" in text
     assert "best" in row_of(text, "16")
     assert "≈" in row_of(text, "8")
-    assert "0.77" in row_of(text, "8")  # against the row with one thread, though that is not shown
+    # The base is the row with one thread, although it is not shown.
+    assert "0.77" in row_of(text, "8")
     assert "\n      1 " not in text
     by_threads = shown(store, "--sort", "threads")
     assert "best" not in row_of(by_threads, "1")
@@ -283,7 +292,7 @@ def test_a_very_long_table_is_cut_to_its_fastest_rows_and_says_how_to_see_the_re
 
 
 def test_one_trial_is_shown_whole_with_its_samples(tmp_path):
-    store = made_store(tmp_path / "store", *scaling_records())
+    store = write_store(tmp_path / "store", *scaling_records())
     shown_trial = json.loads(shown(store, "--trial", "04", "--json"))
     assert len(shown_trial["samples_s"]) == 30
     assert shown_trial["env"] == {"OMP_NUM_THREADS": "4"}
@@ -293,7 +302,7 @@ def test_one_trial_is_shown_whole_with_its_samples(tmp_path):
 def test_the_share_of_the_ceiling_has_a_column_where_it_is_known(tmp_path):
     fast, *others = scaling_records()
     metrics = {**fast.metrics, "gflop_per_s": 80.0, "fraction_of_ceiling": 0.4213}
-    text = shown(made_store(tmp_path / "store", replace(fast, metrics=metrics), *others), width=200)
+    text = shown(write_store(tmp_path / "store", replace(fast, metrics=metrics), *others), width=200)
     assert "ceiling" in text
     assert "42.1" in text
     assert "% of ceiling: of the attainable rate at these flops per byte" in text
@@ -304,13 +313,13 @@ def test_ceilings_of_a_busy_machine_are_said_to_be_too_low(tmp_path):
     fast, *others = scaling_records()
     for busy, expected in ((1.0, True), (0.0, False)):
         metrics = {**fast.metrics, "fraction_of_ceiling": 0.9, "ceilings_busy": busy}
-        text = shown(made_store(tmp_path / f"{busy}", replace(fast, metrics=metrics), *others), width=200)
+        text = shown(write_store(tmp_path / f"{busy}", replace(fast, metrics=metrics), *others), width=200)
         assert ("measured on a busy machine: they are too low" in text) is expected
 
 
 def test_without_ceilings_it_is_said_once_how_to_have_them(tmp_path):
     records = [replace(r, metrics={**r.metrics, "gflop_per_s": 80.0}) for r in scaling_records()]
-    text = shown(made_store(tmp_path / "store", *records), width=200)
+    text = shown(write_store(tmp_path / "store", *records), width=200)
     assert text.count("corewise doctor --ceilings") == 1
 
 
@@ -320,7 +329,7 @@ def test_a_reason_that_points_at_a_mistake_keeps_its_lines(tmp_path):
         made_record(f"s{n}", status="skipped", reason=reason, metrics={}, params={"args.n": n})
         for n, reason in enumerate(reasons)
     ]
-    text = shown(made_store(tmp_path / "store", *skipped))
+    text = shown(write_store(tmp_path / "store", *skipped))
     pointing = [line.rstrip() for line in text.splitlines()]
     start = pointing.index("  unknown entry 'xh'")
     assert pointing[start + 1 : start + 3] == ["    ic3xh5", "       ^"]

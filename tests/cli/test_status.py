@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import typer
-from made_stores import hybrid_records, made_record, made_store, scaling_records, unmeasured_records
+from tests.cli.sample_stores import hybrid_records, made_record, scaling_records, unmeasured_records, write_store
 from typer.testing import CliRunner
 
 from corewise.cli.status import status
@@ -21,7 +21,7 @@ def run(store, *arguments):
 
 
 def test_trials_are_counted_by_study_and_status(tmp_path):
-    store = made_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
+    store = write_store(tmp_path / "store", *scaling_records(), *hybrid_records(), *unmeasured_records())
     state = json.loads(run(store, "--json"))
     assert (state["num_ok"], state["num_failed"], state["num_skipped"]) == (11, 1, 6)
     assert state["studies"]["hybrid"] == {"ok": 6, "failed": 0, "skipped": 0}
@@ -32,11 +32,11 @@ def test_trials_are_counted_by_study_and_status(tmp_path):
 
 
 def test_an_empty_store_is_said_to_be_empty(tmp_path):
-    assert "no records yet" in run(made_store(tmp_path / "store"))
+    assert "no records yet" in run(write_store(tmp_path / "store"))
 
 
 def test_work_folders_are_in_progress_while_their_lease_lives_and_interrupted_after(tmp_path):
-    store = made_store(tmp_path / "store", made_record("done1234"))
+    store = write_store(tmp_path / "store", made_record("done1234"))
     for trial_id in ("done1234", "going123", "broken12"):
         store.get_work_dir(trial_id).mkdir(parents=True)
     with acquire_lease(store.leases_folder, "trial-going123", {"study": "hybrid"}):
@@ -51,7 +51,7 @@ def test_work_folders_are_in_progress_while_their_lease_lives_and_interrupted_af
 
 
 def test_a_holder_that_died_is_said_to_be_gone(tmp_path):
-    store = made_store(tmp_path / "store")
+    store = write_store(tmp_path / "store")
     code = "import sys; from pathlib import Path; from corewise.store.leases import acquire_lease; "
     code += "acquire_lease(Path(sys.argv[1]), 'host-a')"
     subprocess.run([sys.executable, "-c", code, str(store.leases_folder)], check=True)
@@ -61,7 +61,7 @@ def test_a_holder_that_died_is_said_to_be_gone(tmp_path):
 
 
 def test_damage_is_listed_by_file_line_and_reason(tmp_path):
-    store = made_store(tmp_path / "store", made_record("a"), made_record("b"))
+    store = write_store(tmp_path / "store", made_record("a"), made_record("b"))
     (path,) = store.records_folder.iterdir()
     raw = path.read_bytes()
     path.write_bytes(raw[:40] + b"?" + raw[41:] + b'{"schema":1,"tri')
@@ -73,13 +73,13 @@ def test_damage_is_listed_by_file_line_and_reason(tmp_path):
 
 
 def test_trials_recorded_twice_are_mentioned(tmp_path):
-    store = made_store(tmp_path / "store", made_record("a"), made_record("a"))
+    store = write_store(tmp_path / "store", made_record("a"), made_record("a"))
     assert json.loads(run(store, "--json"))["num_duplicates"] == 1
     assert "1 trial was recorded more than once; only one record of each counts" in run(store)
 
 
 def test_looking_leaves_the_store_as_it_was(tmp_path):
-    store = made_store(tmp_path / "store", made_record("a"))
+    store = write_store(tmp_path / "store", made_record("a"))
     acquire_lease(store.leases_folder, "run")
     before = sorted(store.path.rglob("*"))
     run(store)

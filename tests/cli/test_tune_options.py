@@ -5,14 +5,14 @@ import inspect
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.cli.tune import tune as verb
 from corewise.tuning.api import tune as call
 
 APP = build_app()
 
 OF_THE_TERMINAL = {"as_json"}
-OF_PYTHON = {"follower", "environment"}
+OF_PYTHON = {"follower", "environment", "trust_environment"}
 EMPTY = (None, ())
 
 

@@ -1,7 +1,7 @@
 """Trials and studies that are not there: what is near, and where the others stand."""
 
 import pytest
-from made_stores import made_record
+from tests.cli.sample_stores import made_record
 
 from corewise.cli.render.trial_details import find_trial
 from corewise.errors import UserError

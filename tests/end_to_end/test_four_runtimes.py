@@ -79,7 +79,7 @@ def test_a_framework_that_cannot_be_imported_is_recorded_and_the_others_run(benc
         STUDY.replace("[numpy, torch, jax, tensorflow]", "[numpy, jax]")
         + f"environment: {{PYTHONPATH: {bench.folder / 'broken'}}}\n"
     )
-    bench.run("run", study, "--store", "store")
+    bench.run("run", study, "--store", "store", "--trust-environment")
     records = {record["params"]["runtime"]: record for record in bench.read_records()}
     assert records["numpy"]["status"] == "ok"
     assert (records["jax"]["status"], records["jax"]["kind"]) == ("failed", "missing")

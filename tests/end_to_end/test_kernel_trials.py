@@ -84,7 +84,7 @@ def test_leftovers_of_a_killed_run_are_removed_by_the_next(bench: Bench, monkeyp
     temporary = bench.folder / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    code = "import os; from corewise.measured.worker.run_folder import *; create_trial_folder(); os._exit(0)"
+    code = "import os; from corewise.measured.worker.zygote import *; create_rendezvous_folder(); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert len(list(temporary.glob("corewise-trial-*"))) == 1
     study = bench.write_study(build_study("stream", "numpy", "args.size_bytes: 8000"))

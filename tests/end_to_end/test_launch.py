@@ -513,7 +513,7 @@ def _count_wakes(pid: int) -> int:
 
 
 def _find_children(pid: int) -> list[int]:
-    from corewise.launch.supervision.descendants import read_parents
+    from corewise.measured.worker.descendants import read_parents
 
     return [child for child, parent in read_parents().items() if parent == pid]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corewise.launch.supervision.descendants import find_descendants, read_parents, read_process_name, send_signal
+from corewise.measured.worker.descendants import find_descendants, read_parents, read_process_name, send_signal
 
 from .conftest import Bench
 from .test_launch import TWO, launch, start_launch, write_script
@@ -134,6 +134,29 @@ def test_a_signal_ends_the_wait_for_leftovers(bench: Bench) -> None:
     with start_launch(bench, *TWO, "--grace", "300s", *write_script(bench, code)) as process:
         process.terminate()
         process.communicate(timeout=60)
+        assert bench.find_processes() == []
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+@one_or_two_ranks
+@pytest.mark.parametrize(("code", "expected"), [("PLAIN", 128 + signal.SIGTERM), ("DEAF", 128 + signal.SIGKILL)])
+def test_a_stopped_rank_does_not_hold_off_sigterm(
+    arguments: tuple[str, ...], code: str, expected: int, bench: Bench
+) -> None:
+    script = write_script(bench, DEAF if code == "DEAF" else "import time; print('ready', flush=True); time.sleep(600)")
+    with start_launch(bench, *arguments, "--grace", "200ms", *script) as process:
+        ranks = [pid for pid, parent in read_parents().items() if parent == find_supervisor(process)]
+        os.kill(ranks[-1], signal.SIGSTOP)
+        assert wait_for(lambda: read_state(ranks[-1]) == "T")
+        process.terminate()
+        assert process.wait(timeout=60) == expected
         assert bench.find_processes() == []
 
 

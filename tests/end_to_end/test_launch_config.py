@@ -18,12 +18,15 @@ def read_machine() -> MachineFingerprint:
     return read_fingerprint(topology, read_allocation(topology))
 
 
-def write_tuned_file(bench: Bench, machine: MachineFingerprint, **params: object) -> str:
-    environment = {"OMP_DYNAMIC": "false"}
+def write_tuned_file(
+    bench: Bench, machine: MachineFingerprint, environment: dict[str, str] | None = None, **params: object
+) -> str:
     subject = TuningSubject(workload="resnet50", mode="train")
     write_tuned(
         bench.folder / "tuned.yaml",
-        TunedSettings(subject=subject, params=params, machine=machine, environment=environment),
+        TunedSettings(
+            subject=subject, params=params, machine=machine, environment=environment or {"OMP_DYNAMIC": "false"}
+        ),
     )
     return "tuned.yaml"
 
@@ -36,6 +39,36 @@ def test_the_settings_of_the_file_are_used(bench: Bench) -> None:
     assert (report["OMP_NUM_THREADS"], report["RANK"], len(report["cpus"])) == ("1", None, 1)  # type: ignore[arg-type]
     assert variables == {"dynamic": "false", "wait": "PASSIVE"}
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_TOOL_LIBRARIES"])
+def test_variables_that_load_code_need_consent(bench: Bench, name: str) -> None:
+    value = str(bench.folder / "theirs")
+    config = write_tuned_file(bench, read_machine(), environment={name: value, "OMP_DYNAMIC": "false"}, threads=1)
+    program = write_script(bench, f"import os; print(os.environ.get({name!r}), os.environ['OMP_DYNAMIC'])")
+    refused = launch(bench, "--config", config, *program)
+    message = f"tuned.yaml: its environment can load code or change more than speed:\n  {name}='{value}'\n"
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert message in refused.stderr
+    assert "--trust-environment" in refused.stderr
+    assert "OMP_DYNAMIC" not in refused.stderr
+    dry = launch(bench, "--config", config, "--dry-run", *program)
+    assert (dry.returncode, message in dry.stderr, f"{name}={value}" in dry.stdout) == (0, True, True)
+    trusted = launch(bench, "--config", config, "--trust-environment", *program)
+    assert trusted.stdout == f"{value} false\n"
+    assert f"tuned.yaml sets, as you allow:\n  {name}='{value}'" in trusted.stderr
+    # What the user types replaces the value of the file.
+    own = launch(bench, "--config", config, "--env", f"{name}=", *program)
+    assert (own.stdout, "theirs" in own.stderr) == (" false\n", False)
+
+
+def test_a_file_cannot_name_the_library_to_preload(bench: Bench) -> None:
+    library = bench.folder / "evil.so"
+    library.touch()
+    config = write_tuned_file(bench, read_machine(), threads=1, allocator=str(library))
+    refused = launch(bench, "--config", config, "--", "true")
+    assert refused.returncode == 2
+    assert f"unknown value '{library}' of allocator" in refused.stderr
 
 
 def test_a_file_with_malleable_execution_sets_how_idle_threads_wait(bench: Bench) -> None:

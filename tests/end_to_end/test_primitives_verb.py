@@ -92,8 +92,14 @@ def test_a_model_that_cannot_be_split_is_reported(bench: Bench, factory: str, co
 
 
 @pytest.mark.slow
-def test_an_interrupted_measurement_leaves_no_process(bench: Bench) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_an_interrupted_measurement_leaves_no_process_and_no_folder(
+    number: signal.Signals, code: int, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = bench.write_factory(OWN)
+    temporary = bench.folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with subprocess.Popen(
         bench.build_command("primitives", f"{name}:endless", "--threads", "1"),
         cwd=bench.folder,
@@ -102,10 +108,12 @@ def test_an_interrupted_measurement_leaves_no_process(bench: Bench) -> None:
         text=True,
     ) as running:
         until = time.monotonic() + 60
-        # Wait for the command, the warm parent and the rank.
-        while len(bench.find_processes()) < 3 and time.monotonic() < until:
+        # Wait for the command, the keeper, the warm parent and the rank.
+        while len(bench.find_processes()) < 4 and time.monotonic() < until:
             time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
+        assert list(temporary.glob("corewise-*"))
+        running.send_signal(number)
         _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == code
     assert errors.strip() == "corewise: interrupted; nothing was saved"
+    assert list(temporary.glob("corewise-*")) == []

@@ -57,6 +57,42 @@ def test_a_plan_runs_nothing_and_its_command_can_be_run(bench: Bench) -> None:
     assert "rank 0: ok" in (bench.folder / "output.txt").read_text()
 
 
+def test_a_plan_shows_what_is_done(bench: Bench) -> None:
+    study = bench.write_study(MATMUL)
+    bench.run("run", study, "--store", "store", "--set", "args.size=32")
+    plan = json.loads(bench.run("plan", study, "--store", "store", "--json").stdout)
+    assert [(each["params"]["args.size"], each["is_done"]) for each in plan["trials"]] == [(32, True), (48, False)]
+    assert bench.read_records()[0]["trial_id"] == plan["trials"][0]["trial_id"]
+    shown = bench.run("plan", study, "--store", "store").stdout
+    assert "2 trials (1 already done)" in shown
+    elsewhere = bench.run("plan", study, "--store", "none", "--json").stdout
+    assert [each["is_done"] for each in json.loads(elsewhere)["trials"]] == [False, False]
+    assert not (bench.folder / "none").exists()
+
+
+def test_a_study_that_sets_variables_which_load_code_needs_consent(bench: Bench) -> None:
+    bench.write_factory("", "started.py")
+    variable = f"PYTHONPATH: {bench.folder}"
+    study = bench.write_study(MATMUL + f"environment: {{{variable}, OMP_DYNAMIC: 'false'}}\n")
+    refused = bench.run("run", study, "--store", "store")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"study.yaml: its environment can load code or change more than speed:\n  PYTHONPATH='{bench.folder}'" in (
+        refused.stderr
+    )
+    assert "--trust-environment" in refused.stderr
+    assert "OMP_DYNAMIC" not in refused.stderr
+    assert not (bench.folder / "store").exists()
+    shown = bench.run("plan", study)
+    assert (shown.returncode, f"PYTHONPATH='{bench.folder}'" in shown.stdout) == (0, True)
+    assert bench.run("plan", study, "--probe").returncode == 2
+    plan = json.loads(bench.run("plan", study, "--json").stdout)
+    assert plan["untrusted_environment"] == {"PYTHONPATH": str(bench.folder)}
+    done = bench.run("run", study, "--store", "store", "--trust-environment")
+    assert done.returncode == 0, done.stderr
+    assert f"study.yaml sets, as you allow:\n  PYTHONPATH='{bench.folder}'" in done.stderr
+    assert bench.read_records()[0]["env"]["PYTHONPATH"] == str(bench.folder)
+
+
 def test_the_environment_of_the_user_does_not_reach_a_trial(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     own = bench.write_factory(
         """

@@ -59,7 +59,8 @@ def test_the_faster_environment_is_found_and_nothing_is_left(
     written = read_tuned(bench.folder / "tuned.yaml")
     assert written.subject.command == (sys.executable, "train.py", *arguments)
     assert (written.params["allocator"], written.params["processes"]) == (QUICKER, 1)
-    assert not (bench.folder / "checkpoint").exists()  # each start had a new folder
+    # Each start had a new folder.
+    assert not (bench.folder / "checkpoint").exists()
     assert bench.find_processes() == []
 
 
@@ -69,7 +70,17 @@ def test_a_script_without_progress_is_timed_as_a_whole(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
     assert result["verdict"] == "no difference"
-    assert 0 < result["default"]["throughput"] < 1 / 0.3  # runs per second: 11 pauses
+    # The unit is runs per second; a run has 11 pauses.
+    assert 0 < result["default"]["throughput"] < 1 / 0.3
+
+
+@pytest.mark.slow
+def test_the_record_of_a_script_names_the_processes_that_it_left_behind(bench: Bench) -> None:
+    done = tune(bench, "end", "forks", options=("--set", "allocator=default"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert bench.find_processes() == []
+    [notes] = [record["notes"] for record in bench.read_records()]
+    assert notes == ["the workload left processes behind, which were killed: 1 × python"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 PATIENCE_S = 120.0
 SERVER = """
 import json, os, sys
-import corewise.cli.main, corewise.run.study_runner, corewise.study.study, corewise.tuning.api
+import corewise.cli.app, corewise.cli.main, corewise.run.study_runner, corewise.study.study, corewise.tuning.api
 for line in sys.stdin:
     request = json.loads(line)
     pid = os.fork()

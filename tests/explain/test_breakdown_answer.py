@@ -5,8 +5,8 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from made_breakdown import CEILINGS, CONV, POOL, answer, breakdown
 from rich.console import Console
+from tests.explain.sample_breakdown import CEILINGS, CONV, POOL, answer, breakdown
 
 from corewise.cli.render.primitives_table import draw_answer
 from corewise.explain.explanation_text import describe_method, format_share, suggest_commands, summarize_answer
@@ -89,7 +89,8 @@ def test_a_disturbed_machine_is_named_first_and_no_loss_is_reported() -> None:
     assert not any("times as long" in sentence or "distance" in sentence for sentence in rest)
 
 
-DOUBTFUL = breakdown(step_s=0.08, notes=("others used it",))  # operators take 0.09 s of it
+# The operators take 0.09 s.
+DOUBTFUL = breakdown(step_s=0.08, notes=("others used it",))
 
 
 def test_a_doubtful_breakdown_says_so_first_and_headlines_no_shares() -> None:
@@ -117,7 +118,8 @@ def test_neither_terminal_nor_page_shows_shares_of_a_doubtful_breakdown() -> Non
     out = StringIO()
     draw_answer(Console(file=out, width=200), answer(DOUBTFUL), False)
     text = out.getvalue()
-    assert "89 %" not in text  # of the convolution
+    # This is the share of the convolution.
+    assert "89 %" not in text
     assert "█" not in text
     [part] = build_primitives_report(answer(DOUBTFUL)).studies
     work, every = part.tables
@@ -178,15 +180,18 @@ def test_the_terminal_shows_the_table_the_sums_and_the_sentences(show_all: bool)
 @pytest.mark.parametrize(("in_model_s", "is_explained"), [(0.071, False), (0.016, True)])
 def test_a_fraction_above_the_ceiling_is_explained(in_model_s: float, is_explained: bool) -> None:
     out = StringIO()
-    found = answer(breakdown(primitives=(replace(CONV, in_model_s=in_model_s),)))  # the ceiling is 0.032 s
+    # The ceiling is 0.032 s.
+    found = answer(breakdown(primitives=(replace(CONV, in_model_s=in_model_s),)))
     draw_answer(Console(file=out, width=200), found, False)
     assert ("above 100 %, compute-bound" in out.getvalue()) is is_explained
-    assert "was in the cache" not in out.getvalue()  # of a convolution that is limited by computing
+    # The convolution is limited by computing.
+    assert "was in the cache" not in out.getvalue()
 
 
 def test_a_fraction_above_the_ceiling_of_memory_is_laid_to_the_cache() -> None:
     out = StringIO()
-    found = answer(breakdown(primitives=(replace(POOL, in_model_s=0.001),)))  # the ceiling is 0.002 s
+    # The ceiling is 0.002 s.
+    found = answer(breakdown(primitives=(replace(POOL, in_model_s=0.001),)))
     draw_answer(Console(file=out, width=200), found, False)
     assert "above 100 %: the data was in cache" in out.getvalue()
     assert "limited by computing" not in out.getvalue()
@@ -210,7 +215,8 @@ def test_the_chart_has_a_bar_for_each_time_that_is_known() -> None:
     rows = build_primitives_chart(answer()).spec["datasets"]["rows"]
     assert [row["series"] for row in rows[:3]] == [IN_MODEL, ALONE, CEILING]
     assert rows[0]["ms"] == pytest.approx(71.0)
-    assert sum(row["series"] == ALONE for row in rows) == 3  # one of four does not run alone
+    # One of the four primitives does not run alone.
+    assert sum(row["series"] == ALONE for row in rows) == 3
     assert {row["series"] for row in build_primitives_chart(answer(ceilings=None)).spec["datasets"]["rows"]} == {
         IN_MODEL,
         ALONE,

@@ -9,7 +9,7 @@ import pytest
 import typer
 from tests.launch_parsing import parse_launch
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.launch.launch_outcome import LaunchPolicy
 from corewise.launch.pinning_proof import LONGEST_WAIT_S, MAX_SHARE
 from corewise.launch.supervision.output_streams import MAX_LINE_BYTES

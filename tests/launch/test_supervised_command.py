@@ -29,9 +29,7 @@ from corewise.launch.supervision.supervised_command import SupervisedCommand
 
 folder = Path(sys.argv[1])
 command = [sys.executable, "-c", sys.argv[2], "daemon"]
-supervised = SupervisedCommand(
-    command, folder=folder, env=os.environ, output=folder / "output", end_file=folder / "end"
-)
+supervised = SupervisedCommand(command, folder=folder, env=os.environ)
 while not (folder / "daemon").exists() or not (folder / "daemon").read_text():
     time.sleep(0.01)
 supervised.suspend()
@@ -41,7 +39,7 @@ time.sleep(600)
 
 
 def start(folder: Path, *command: str) -> SupervisedCommand:
-    return SupervisedCommand(command, folder=folder, env=os.environ, output=folder / "output", end_file=folder / "end")
+    return SupervisedCommand(command, folder=folder, env=os.environ)
 
 
 def are_gone(pids: list[int], within_s: float = 60.0) -> bool:
@@ -66,6 +64,33 @@ def test_the_end_of_a_command_is_reported(tmp_path: Path, arguments: tuple[str, 
     command.end()
     assert (end.code, end.problem) == (code, problem)
     assert end.seconds > 0
+
+
+def test_processes_that_a_command_leaves_behind_are_killed_and_reported(tmp_path: Path) -> None:
+    command = start(tmp_path, sys.executable, "-c", DAEMON.replace("time.sleep(600)", "time.sleep(0.5)"), "daemon")
+    assert command.wait(60.0)
+    assert (command.read_end().code, command.read_end().leftovers) == (0, ["sleep"])
+    assert are_gone([int((tmp_path / "daemon").read_text())])
+
+
+def test_the_environment_is_that_of_the_command_alone(tmp_path: Path) -> None:
+    """A library path that suits the command may break the interpreter of the keeper."""
+    broken = {"LD_PRELOAD": str(tmp_path / "none.so"), "ASKED": "yes"}
+    with open(tmp_path / "output", "wb") as out:
+        command = SupervisedCommand(["/bin/sh", "-c", "echo $ASKED"], env=broken, stdout=out, stderr=out)
+    assert command.wait(60.0)
+    command.end()
+    lines = (tmp_path / "output").read_text().splitlines()
+    assert (lines[-1], sum("none.so" in line for line in lines)) == ("yes", 1)
+
+
+def test_a_grace_period_lets_a_stopped_command_clean_up(tmp_path: Path) -> None:
+    command = start(tmp_path, "sh", "-c", "trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.1; done")
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    command.suspend()
+    command.end(grace_s=60.0)
+    assert (tmp_path / "cleaned").exists()
 
 
 def test_a_stopped_command_and_its_daemon_are_ended(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from corewise.errors import UserError
 from corewise.launch.code_settings import list_code_settings
 from corewise.launch.tuned_file_fit import FittedSettings, find_differences, fit_settings, read_fingerprint
 from corewise.machine.allocation import read_allocation
-from corewise.machine.machine_model import Cpu, Topology
+from corewise.machine.machine_model import Allocation, Cpu, Topology
 from corewise.machine.topology import read_topology
 from corewise.study.axes import AXES
 from corewise.study.tuned_file import MachineFingerprint, TunedSettings, TuningSubject, write_tuned
@@ -47,6 +47,17 @@ def test_each_difference_is_named_with_both_sides() -> None:
         "allocation: tuned on 16 cores on 2 NUMA nodes (8+8), here 2 cores, 4 CPUs on 1 NUMA node",
         "memory: tuned with 128.0 GiB, here 16.0 GiB",
     ]
+
+
+def test_other_types_of_cores_are_a_difference_unless_the_file_is_older() -> None:
+    cpus = [Cpu(n, n, 0, 0, core_class=int(n >= 2)) for n in range(4)]
+    fast, slow = (
+        read_fingerprint(Topology(tuple(cpus)), Allocation(numbers, 2, 8 * GIB)) for numbers in ((0, 1), (2, 3))
+    )
+    assert (fast.core_classes, slow.core_classes) == ((2, 0), (0, 2))
+    (difference,) = find_differences(fast, slow)
+    assert difference == "core types: tuned on 2 performance + 0 efficiency, here 0 performance + 2 efficiency"
+    assert find_differences(dataclasses.replace(fast, core_classes=()), slow) == []
 
 
 def test_host_name_and_more_memory_are_ignored() -> None:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trees import Tree
+from tests.machine.sysfs_trees import Tree
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import GIB, Tree, add_two_sockets
+from tests.machine.sysfs_trees import GIB, Tree, add_two_sockets
 
 from corewise.machine.allocation import choose_cpus, read_allocation
 from corewise.machine.machine_model import Allocation, Cpu, Topology

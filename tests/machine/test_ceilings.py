@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_ceilings import build_ceiling, build_ceilings
+from tests.machine.sample_ceilings import build_ceiling, build_ceilings
 
 from corewise.errors import UserError
 from corewise.machine.ceilings.cache import build_cache_path, read_cached_ceilings, save_ceilings
@@ -104,7 +105,7 @@ def test_more_threads_never_have_a_lower_ceiling(curve: dict[int, float], a: int
     assert 0 < low <= high * (1 + 1e-9) <= max(curve.values()) * (1 + 1e-8)
 
 
-def test_kept_ceilings_are_found_again(tmp_path: Path) -> None:
+def test_saved_ceilings_are_read_back(tmp_path: Path) -> None:
     assert read_cache(tmp_path).ceilings is None
     path = save_ceilings(tmp_path, build_ceilings())
     assert path == build_cache_path(tmp_path, build_ceilings())
@@ -196,7 +197,7 @@ def test_nonsense_in_a_file_is_damage_that_a_new_measurement_repairs(tmp_path: P
 @pytest.mark.parametrize(
     "foreign", [{"host_class": "cccc"}, {"allocation": ((2, 2),)}, {"runtime": "numpy"}, {"version": "1.0"}], ids=str
 )
-def test_what_belongs_elsewhere_is_not_believed_nor_kept_on(tmp_path: Path, foreign: dict[str, Any]) -> None:
+def test_ceilings_of_another_machine_are_neither_used_nor_merged(tmp_path: Path, foreign: dict[str, Any]) -> None:
     path = save_ceilings(tmp_path, build_ceilings())
     high = tuple(replace(each, best=9e9) for each in build_ceilings().figures)
     path.write_text(json.dumps(build_ceilings(figures=high, **foreign).to_json()))
@@ -216,7 +217,7 @@ def test_a_file_without_dates_of_its_figures_has_that_of_the_whole(tmp_path: Pat
 
 
 def build_later_ceilings(times: float, is_busy: bool, **changes: Any) -> Ceilings:
-    """The same ceilings measured a day later, all so many times as high."""
+    """Build the same ceilings measured a day later, all `times` as high."""
     when = "2026-11-16T10:00:00.000Z"
     figures = [
         replace(each, best=times * each.best, median=times * each.median, measured_at=when, is_busy=is_busy)
@@ -278,3 +279,15 @@ def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
         save_ceilings(tmp_path, build_ceilings())
     assert read_cache(tmp_path).ceilings is None
+
+
+def test_ceilings_of_someone_else_are_named_and_left_out(tmp_path: Path, give_away: Callable[..., Path]) -> None:
+    path = give_away(save_ceilings(tmp_path, build_ceilings()))
+    assert read_cache(tmp_path).ceilings is None
+    [problem] = read_cache(tmp_path).problems
+    assert f"{path} belongs to uid 65534" in problem
+    save_ceilings(tmp_path, build_ceilings())
+    assert set(read_cache(tmp_path).ceilings.figures) == set(build_ceilings().figures)
+    give_away(path.parent)
+    with pytest.raises(UserError, match=r"belongs to uid 65534.*XDG_CACHE_HOME"):
+        save_ceilings(tmp_path, build_ceilings())

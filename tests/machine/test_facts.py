@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import GIB, Tree, add_two_sockets
+from tests.machine.sysfs_trees import GIB, Tree, add_two_sockets
 
 from corewise.machine.facts import compute_host_class, read_facts
 from corewise.machine.gpus import Gpu, GpuQuery, merge_gpus, parse_query, read_driver_gpus

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from trees import Tree
+from tests.machine.sysfs_trees import Tree
 
 from corewise.machine.gpus import Gpu, count_visible_gpus, find_visible_gpus, read_gpu_nodes
 from corewise.machine.machine_model import Cpu, Topology

@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from trees import GIB, Tree, add_two_sockets
+from tests.machine.sysfs_trees import GIB, Tree, add_two_sockets
 
 from corewise.machine.allocation import read_allocation
 from corewise.machine.facts import Frequency, Load, MachineFacts, read_facts
@@ -65,7 +65,7 @@ def test_a_grant_that_slurm_does_not_enforce_is_reported(tree: Tree) -> None:
     assert "Slurm granted 2 CPUs but 8 are visible" in result["slurm-grant"].claim
 
 
-def test_a_fractional_quota_is_rounded_down_aloud(tree: Tree) -> None:
+def test_a_fractional_quota_is_rounded_down_and_reported(tree: Tree) -> None:
     add_quiet_machine(tree).join_cgroup2("/a").add_group("a", {"cpu.max": "250000 100000"})
     assert "2.5: Corewise rounds it down to 2 CPUs" in collect_findings(tree)["quota-fraction"].claim
 

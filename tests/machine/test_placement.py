@@ -1,14 +1,17 @@
 """Placement on made-up machines: examples a person can check, and properties that hold on all of them."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.machine.sysfs_trees import Tree, add_apple_m1, add_core_i9_13900k, add_snapdragon_865
 
 from corewise.machine.machine_model import Cpu, Topology
 from corewise.machine.placement import PlacementError, place_ranks
+from corewise.machine.topology import format_cpu_list, read_topology
 from corewise.measured.trial import RankPlacement
 
 
@@ -205,6 +208,73 @@ def test_impossible_points_name_their_numbers(options: dict[str, object], reason
     assert str(caught.value) == reason
 
 
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        ((1, 4), ["0,2,4,6"]),
+        ((1, 8), ["0,2,4,6,8,10,12,14"]),
+        ((2, 8), ["0,2,4,6,8,10,12,14", "16-23"]),
+        ((3, 4), ["0,2,4,6", "8,10,12,14", "16-19"]),
+        # Only the efficiency cores are as many.
+        ((1, 16), ["16-31"]),
+        ((1, 20), ["0,2,4,6,8,10,12,14,16-27"]),
+        ((4, 6), ["0,2,4,6,8,10", "16-21", "22-27", "12,14,28-31"]),
+    ],
+)
+@pytest.mark.parametrize("policy", ["compact", "spread", "numa"])
+def test_a_hybrid_intel_processor_fills_performance_cores_first(
+    tree: Tree, options: tuple[int, int], ranks: list[str], policy: str
+) -> None:
+    topology = read_topology(add_core_i9_13900k(tree).root)
+    assert [format_cpu_list(rank) for rank in place_on(topology, *options, policy=policy)] == ranks
+
+
+def test_hybrid_ranks_use_smt_siblings_only_if_cores_do_not_suffice(tree: Tree) -> None:
+    topology = read_topology(add_core_i9_13900k(tree).root)
+    assert place_on(topology, 1, 16, smt=True) == place_on(topology, 1, 16)
+    assert [format_cpu_list(rank) for rank in place_on(topology, 2, 16, smt=True)] == ["0-15", "16-31"]
+    five = [format_cpu_list(rank) for rank in place_on(topology, 5, 5, smt=True)]
+    assert five == ["0-2,4,6", "8-10,12,14", "16-20", "21-25", "26-30"]
+    (everything,) = place_on(topology, 1, 32, smt=True)
+    assert everything == [*range(0, 16, 2), *range(16, 32), *range(1, 16, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        ((1, 1), ["7"]),
+        ((1, 3), ["4-6"]),
+        # The two faster types together, rather than the slowest alone.
+        ((1, 4), ["4-7"]),
+        ((2, 4), ["4-7", "0-3"]),
+        ((2, 2), ["4-5", "6-7"]),
+        ((1, 8), ["0-7"]),
+        ((8, 1), ["7", "4", "5", "6", "0", "1", "2", "3"]),
+    ],
+)
+def test_three_capacities_are_used_from_the_highest(tree: Tree, options: tuple[int, int], ranks: list[str]) -> None:
+    topology = read_topology(add_snapdragon_865(tree).root)
+    assert [format_cpu_list(rank) for rank in place_on(topology, *options)] == ranks
+
+
+def test_threads_start_on_the_fastest_cores(tree: Tree) -> None:
+    assert place_on(read_topology(add_snapdragon_865(tree).root), 1, 6) == [[7, 4, 5, 6, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [((1, 4), ["4-7"]), ((2, 3), ["4-6", "0-2"]), ((3, 2), ["4-5", "6-7", "0-1"]), ((1, 6), ["0-1,4-7"])],
+)
+def test_an_apple_processor_starts_with_its_last_cores(tree: Tree, options: tuple[int, int], ranks: list[str]) -> None:
+    topology = read_topology(add_apple_m1(tree).root)
+    assert [format_cpu_list(rank) for rank in place_on(topology, *options)] == ranks
+
+
+def test_oversubscribed_ranks_of_a_hybrid_processor_share_cores_of_one_type(tree: Tree) -> None:
+    ranks = place_on(read_topology(add_apple_m1(tree).root), 4, 3, oversubscribe=True)
+    assert all(set(rank) <= {0, 1, 2, 3} or set(rank) <= {4, 5, 6, 7} for rank in ranks)
+
+
 # --- properties ---------------------------------------------------------------------------------------------
 
 
@@ -226,6 +296,15 @@ def draw_points(draw: st.DrawFn, max_cores_per_node: int = 6, max_nodes: int = 4
         "num_reserved_cores": draw(st.sampled_from([0, 0, 0, 1])),
     }
     return whole, allowed, options
+
+
+@st.composite
+def draw_hybrid_points(draw: st.DrawFn) -> tuple[Topology, list[int], dict]:
+    """A point on a machine whose cores are of up to three classes; SMT siblings are of one class."""
+    topology, allowed, options = draw(draw_points())
+    class_of = {core: draw(st.integers(0, 2)) for core in sorted({cpu.core for cpu in topology.cpus})}
+    cpus = tuple(replace(cpu, core_class=class_of[cpu.core]) for cpu in topology.cpus)
+    return Topology(cpus, topology.offline), allowed, options
 
 
 def list_usable(topology: Topology, allowed: list[int], options: dict) -> list[Cpu]:
@@ -261,8 +340,8 @@ def clean_assignment_exists(cpus: list[Cpu], num_ranks: int, size: int, physical
     return extend(frozenset(), num_ranks)
 
 
-@settings(max_examples=300, deadline=None)
-@given(draw_points())
+@settings(max_examples=400, deadline=None)
+@given(draw_points() | draw_hybrid_points())
 def test_ranks_get_exactly_their_own_cpus_of_the_allocation(point: tuple) -> None:
     topology, allowed, options = point
     cpus = list_usable(topology, allowed, options)
@@ -340,8 +419,59 @@ def test_no_compact_rank_straddles_a_socket_when_whole_cores_suffice_within_sock
         assert len({socket_of[n] for n in rank.cpus}) == 1
 
 
+@settings(max_examples=400, deadline=None)
+@given(draw_hybrid_points())
+def test_no_rank_mixes_types_of_cores_unless_it_must(point: tuple) -> None:
+    topology, allowed, options = point
+    cpus = list_usable(topology, allowed, options)
+    size = options["num_threads"]
+    try:
+        ranks = place_ranks(topology, allowed, **{**options, "policy": "compact"})
+    except PlacementError:
+        return
+    class_of = {cpu.number: cpu.core_class for cpu in cpus}
+    classes_of = [{class_of[number] for number in rank.cpus} for rank in ranks]
+    num_cores = Counter({cpu.core: cpu.core_class for cpu in cpus}.values())
+    num_cpus = Counter(class_of.values())
+    room = num_cores if size * len(ranks) <= sum(num_cores.values()) else num_cpus
+    for mixed in (each for each in classes_of if len(each) > 1):
+        for core_class in mixed:
+            assert classes_of.count({core_class}) == room[core_class] // size
+
+
+@settings(max_examples=300, deadline=None)
+@given(draw_hybrid_points())
+def test_no_rank_uses_slower_cores_while_faster_ones_have_room_for_it(point: tuple) -> None:
+    topology, allowed, options = point
+    cpus = list_usable(topology, allowed, {**options, "smt": False})
+    options = {**options, "policy": "compact", "smt": False}
+    try:
+        ranks = place_ranks(topology, allowed, **options)
+    except PlacementError:
+        return
+    used = {number for rank in ranks for number in rank.cpus}
+    class_of = {cpu.number: cpu.core_class for cpu in cpus}
+    slowest = max(class_of[number] for number in used)
+    free = Counter(class_of[number] for number in class_of.keys() - used)
+    assert all(free[each] < options["num_threads"] for each in range(slowest))
+
+
 @settings(max_examples=100, deadline=None)
-@given(draw_points())
+@given(draw_hybrid_points())
+def test_oversubscribed_ranks_mix_types_only_if_none_is_large_enough(point: tuple) -> None:
+    topology, allowed, options = point
+    cpus = list_usable(topology, allowed, options)
+    if not cpus or options["num_processes"] * options["num_threads"] <= len(cpus):
+        return
+    sizes = Counter(cpu.core_class for cpu in cpus)
+    class_of = {cpu.number: cpu.core_class for cpu in cpus}
+    for rank in place_ranks(topology, allowed, oversubscribe=True, **{**options, "policy": "compact"}):
+        is_mixed = len({class_of[number] for number in rank.cpus}) > 1
+        assert not is_mixed or max(sizes.values()) < options["num_threads"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(draw_points() | draw_hybrid_points())
 def test_oversubscription_always_finds_a_place(point: tuple) -> None:
     topology, allowed, options = point
     cpus = list_usable(topology, allowed, options)

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 import corewise.machine.machine_findings
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.study.study import load_study
 
 APP = build_app()

@@ -73,7 +73,8 @@ def _start_munge(env: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     Path("/run/munge").mkdir(exist_ok=True)
     shutil.chown("/run/munge", "munge", "munge")
     started = subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"], env=env)
-    for _ in range(300):  # Slurm's daemons do not wait for it for long
+    # Slurm's daemons do not wait long for it.
+    for _ in range(300):
         if _is_munge_running(env):
             break
         time.sleep(0.2)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trees import Tree
+from tests.machine.sysfs_trees import Tree
 
 from corewise.errors import UserError
 from corewise.machine.software import LIBRARIES, find_install_hint, find_library, read_glibc_version, read_software

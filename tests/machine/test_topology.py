@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import Tree
+from tests.machine.sysfs_trees import Tree
 
 from corewise.machine.machine_model import Cpu
 from corewise.machine.topology import CPU_DIR, format_cpu_list, parse_cpu_list, read_topology

@@ -143,7 +143,7 @@ def test_a_thread_outside_the_ranks_cpus_is_named() -> None:
     assert pinning.find_violations(masks, [1], "core") == expected
 
 
-def test_bind_core_wants_one_cpu_of_every_thread_but_helpers() -> None:
+def test_bind_core_requires_one_cpu_for_every_thread_except_helpers() -> None:
     masks = {
         1: ThreadMask("cw-rank-0", (0,)),
         2: ThreadMask("cw-rank-0", (0, 1)),
@@ -164,7 +164,7 @@ def test_a_helper_outside_the_ranks_cpus_is_a_violation_too() -> None:
     ]
 
 
-def test_bind_none_asks_nothing() -> None:
+def test_bind_none_requires_nothing() -> None:
     assert pinning.find_violations({1: ThreadMask("python", (0, 1))}, [9], "none") == []
 
 
@@ -184,7 +184,7 @@ def test_bind_threads_gives_every_thread_one_cpu_of_the_rank() -> None:
     assert used == ALLOWED[:4]
 
 
-def test_the_busiest_threads_get_cpus_of_their_own() -> None:
+def test_the_busiest_threads_get_one_cpu_each() -> None:
     if len(ALLOWED) < 2:
         pytest.skip("needs two CPUs")
 
@@ -300,7 +300,8 @@ def test_a_child_dies_with_its_parent() -> None:
     os.close(writer)
     os.waitpid(child, 0)
     with open(reader, "rb") as pipe:
-        assert pipe.read() == b""  # ends only when the grandchild, which holds the other end, is dead
+        # Reading ends only when the grandchild, which holds the other end, is dead.
+        assert pipe.read() == b""
 
 
 def test_a_child_whose_parent_is_gone_already_dies_immediately() -> None:
@@ -317,7 +318,8 @@ def test_the_parent_death_signal_is_set() -> None:
     def work() -> int:
         process_control.end_with_parent()
         number = ctypes.c_int(0)
-        ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+        # The option 2 is PR_GET_PDEATHSIG.
+        ctypes.CDLL(None).prctl(2, ctypes.byref(number))
         return number.value
 
     assert in_child(work) == signal.SIGKILL

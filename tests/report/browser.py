@@ -161,7 +161,8 @@ class Page:
             try:
                 if self.run(f"Boolean({script})"):
                     return
-            except BrowserError as error:  # the page may just be replaced by its next one
+            # The page may just be replaced by the next one.
+            except BrowserError as error:
                 said = f": {error}"
             time.sleep(0.02)
         raise BrowserError(f"never true: {script}{said}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_trials import MACHINE, PARAMS, REAL_STORE, around, failed, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PARAMS, REAL_STORE, around, failed, group_of, scaling, trial
 
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials
@@ -72,7 +72,8 @@ def test_the_width_from_which_threads_gain_little_is_named() -> None:
 
 
 def test_noise_claims_no_such_width() -> None:
-    near_half = {1: 10.0, 2: 14.5, 4: 23.5}  # each added thread gives a little less than half
+    # Each added thread gives slightly less than half of its share.
+    near_half = {1: 10.0, 2: 14.5, 4: 23.5}
     sentences = answers(*(trial(around(rate, 0.5), params={"threads": t}) for t, rate in near_half.items()))
     assert not any("gains little" in sentence for sentence in sentences)
     assert sentences[1] == (

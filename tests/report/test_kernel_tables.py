@@ -1,7 +1,7 @@
 """Kernels in reports: what of their work is done in a second."""
 
 import pytest
-from made_trials import group_of, trial
+from tests.report.sample_trials import group_of, trial
 
 from corewise.analysis.efficiency import compute_efficiencies
 from corewise.analysis.phrases import describe_machine_rate, name_rate_unit

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from browser import Page
-from made_report import HOSTILE, hostile_report, hostile_table, made_report, scaling_study
 from page_steps import Open, click, wait_for_file
+from tests.report.sample_report import HOSTILE, build_sample_report, hostile_report, hostile_table, scaling_study
 
 from corewise.report.report_model import Report
 from corewise.report.text_blocks import clean
@@ -15,14 +15,14 @@ HOSTILE_FIGURE = "#figure-script-window-pwned-tag-script"
 
 
 def test_it_opens_from_disk_with_no_request_and_no_complaint(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     assert [url.rpartition("/")[2] for url in page.requests() if not url.startswith("data:")] == ["report.html"]
     assert page.complaints() == []
     assert page.run("document.querySelector('#answer .lead').textContent").startswith("Use 8 threads")
 
 
 def test_the_policy_forbids_all_network_access_and_foreign_scripts(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     assert page.run("fetch('http://127.0.0.1:9/').then(() => 'loaded', () => 'refused')") == "refused"
     script = "Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'})"
     page.run(f"document.body.append({script})")
@@ -35,7 +35,7 @@ def test_the_policy_forbids_all_network_access_and_foreign_scripts(open_page: Op
 
 
 def test_every_chart_is_drawn_with_its_marks_text_and_data(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     charts = "[...document.querySelectorAll('[data-chart] svg')]"
     num_marks = page.run(f"{charts}.map((svg) => svg.querySelectorAll('path, rect').length)")
     assert len(num_marks) == 3
@@ -50,7 +50,7 @@ def test_every_chart_is_drawn_with_its_marks_text_and_data(open_page: Open) -> N
 
 
 def test_a_chart_is_saved_as_svg_and_png_in_light_colours(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(made_report(), dark=True)
+    page = open_page(build_sample_report(), dark=True)
     page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     click(page, "#figure-throughput [data-save=svg]")
     click(page, "#figure-throughput [data-save=png]")
@@ -100,7 +100,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(width_px: int, open_page: O
 
 
 def test_long_text_is_cut_with_the_rest_on_demand(open_page: Open) -> None:
-    page = open_page(made_report(machines=(hostile_table(),), notices=("many words " * 300,)))
+    page = open_page(build_sample_report(machines=(hostile_table(),), notices=("many words " * 300,)))
     long_cell = "[...document.querySelectorAll('#machine td')].find((cell) => cell.textContent.startsWith('WWW'))"
     assert page.run(f"{long_cell}.textContent.length") < 200
     page.run(f"{long_cell}.querySelector('button').click()")
@@ -112,7 +112,7 @@ def test_long_text_is_cut_with_the_rest_on_demand(open_page: Open) -> None:
 
 
 def test_an_empty_report_opens(open_page: Open) -> None:
-    page = open_page(made_report(studies=(), findings=(), machines=(), versions=(), notices=(), sources=()))
+    page = open_page(build_sample_report(studies=(), findings=(), machines=(), versions=(), notices=(), sources=()))
     assert "Nothing has been measured yet." in page.run("document.body.innerText")
     assert page.complaints() == []
 
@@ -121,13 +121,13 @@ def test_a_chart_that_cannot_be_drawn_says_so_and_harms_no_other(open_page: Open
     study = scaling_study()
     broken = study.charts[0].__class__(**{**vars(study.charts[0]), "key": "broken", "spec": {"mark": 7}})
     part = study.__class__(**{**vars(study), "charts": (broken, study.charts[1])})
-    page = open_page(made_report(studies=(part,)))
+    page = open_page(build_sample_report(studies=(part,)))
     assert page.run("document.getElementById('figure-broken').dataset.drawn") == "failed"
     assert study.charts[0].alt in page.run("document.querySelector('#figure-broken .alt').textContent")
     assert page.run("document.querySelectorAll('#figure-hybrid svg').length") == 1
 
 
-def _made_several() -> Report:
+def _build_several_answers() -> Report:
     """A report of one study with four answers of two lines each, the most that the first screen shows."""
     answers = [
         f"ResNet-{depth} training is fastest with 1 process × 2 threads, channels_last: 136 images/s "
@@ -135,12 +135,12 @@ def _made_several() -> Report:
         for depth in (18, 34, 50, 101, 152)
     ]
     study = replace(scaling_study(), answers=answers)
-    return made_report(studies=(study,), summary=answers)
+    return build_sample_report(studies=(study,), summary=answers)
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_the_answer_and_its_chart_fit_on_the_first_screen_of_a_laptop(several: bool, open_page: Open) -> None:
-    page = open_page(_made_several() if several else made_report(), width_px=1200, height_px=800)
+    page = open_page(_build_several_answers() if several else build_sample_report(), width_px=1200, height_px=800)
     box = page.run("document.querySelector('[data-chart] .drawing').getBoundingClientRect().toJSON()")
     lead = page.run("document.querySelector('#answer .lead').getBoundingClientRect().toJSON()")
     assert 0 < lead["top"] < lead["bottom"] < box["top"] < box["bottom"] <= 800
@@ -148,7 +148,7 @@ def test_the_answer_and_its_chart_fit_on_the_first_screen_of_a_laptop(several: b
 
 
 def test_a_headline_takes_two_lines_at_most_on_a_laptop(open_page: Open) -> None:
-    page = open_page(_made_several(), width_px=1200, height_px=800)
+    page = open_page(_build_several_answers(), width_px=1200, height_px=800)
     script = (
         "[...document.querySelectorAll('.answers .lead')].map("
         "(one) => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight))"
@@ -159,7 +159,7 @@ def test_a_headline_takes_two_lines_at_most_on_a_laptop(open_page: Open) -> None
 
 
 def test_what_the_first_screen_has_no_room_for_is_folded(open_page: Open) -> None:
-    page = open_page(_made_several())
+    page = open_page(_build_several_answers())
     folded = "[...document.querySelectorAll('#more-answers .lead')]"
     assert page.run(f"{folded}.map((one) => one.textContent.includes('ResNet-152'))") == [True]
     assert not page.run("document.getElementById('more-answers').open")

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from made_report import made_report, scaling_study
 from page_steps import ALL_DRAWN, SHOWN_COUNT, TRIALS, Open, background, click, column, enter
+from tests.report.sample_report import build_sample_report, scaling_study
 
 from corewise.report.page import write_page
 from corewise.study.record import format_utc_now
@@ -13,7 +13,7 @@ AXIS_INK = "getComputedStyle(document.querySelector('[data-chart] .role-axis-tit
 
 
 def test_dark_follows_the_system_and_a_choice_outlives_a_reload(open_page: Open) -> None:
-    page = open_page(made_report(), dark=True)
+    page = open_page(build_sample_report(), dark=True)
     dark, dark_ink = background(page), page.run(AXIS_INK)
     page.media(dark=False)
     page.wait("document.documentElement.dataset.theme === 'light'")
@@ -28,7 +28,7 @@ def test_dark_follows_the_system_and_a_choice_outlives_a_reload(open_page: Open)
 
 
 def test_everything_is_reached_and_worked_by_keyboard(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     page.run("document.querySelectorAll('.fold').forEach((one) => { one.open = true; })")
     reached: list[str] = []
     for _ in range(150):
@@ -49,7 +49,7 @@ def test_everything_is_reached_and_worked_by_keyboard(open_page: Open) -> None:
 
 
 def test_the_skip_link_leads_to_the_answer(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     page.press("Tab")
     page.press("Enter")
     page.wait("document.activeElement.id === 'answer'")
@@ -57,7 +57,7 @@ def test_the_skip_link_leads_to_the_answer(open_page: Open) -> None:
 
 
 def test_a_command_is_copied_by_its_button(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     page.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     click(page, "#findings .copy")
     page.wait("window.copied === 'unset OMP_NUM_THREADS'")
@@ -66,7 +66,7 @@ def test_a_command_is_copied_by_its_button(open_page: Open) -> None:
 
 
 def test_on_paper_it_is_light_whole_and_without_controls(open_page: Open) -> None:
-    page = open_page(made_report(studies=(scaling_study(60),)), dark=True)
+    page = open_page(build_sample_report(studies=(scaling_study(60),)), dark=True)
     rows, folds = f"{TRIALS}.querySelectorAll('tbody tr')", "document.querySelectorAll('.unmeasured [open]')"
     counts = f"window.printed = [{rows}.length, {folds}.length]"
     page.run(f"addEventListener('beforeprint', () => {{ {counts}; }})")
@@ -80,13 +80,14 @@ def test_on_paper_it_is_light_whole_and_without_controls(open_page: Open) -> Non
     shown = f"{controls}.filter((one) => one.checkVisibility())"
     assert page.run(f"{shown}.length") == 0
     page.run("dispatchEvent(new Event('beforeprint'))")
-    page.resize(690, 1000)  # what A4 leaves between the margins
+    # This is the width of A4 between its margins.
+    page.resize(690, 1000)
     rights = "[...document.querySelectorAll('table, svg')].map((one) => one.getBoundingClientRect().right)"
     assert max(page.run(rights)) <= 690
 
 
 def test_a_live_page_reloads_and_keeps_what_the_reader_set_up(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(made_report(refresh_s=3600.0))
+    page = open_page(build_sample_report(refresh_s=3600.0))
     click(page, "#table-trials-sort-3")
     click(page, "#table-trials-by-column")
     enter(page, "#table-trials-filter", "net")
@@ -95,7 +96,7 @@ def test_a_live_page_reloads_and_keeps_what_the_reader_set_up(open_page: Open, t
     click(page, "#study-thread-scaling-unmeasured summary")
     page.run("document.querySelector('#table-trials').scrollIntoView({behavior: 'instant'})")
     before = (column(page, 4), page.run(SHOWN_COUNT), page.run(f"Math.round({TRIALS}.getBoundingClientRect().top)"))
-    write_page(made_report(title="Second", refresh_s=3600.0), tmp_path / "report.html")
+    write_page(build_sample_report(title="Second", refresh_s=3600.0), tmp_path / "report.html")
     page.run("saveState(), location.reload()")
     page.wait(f"document.title === 'Second' && document.readyState === 'complete' && {ALL_DRAWN}")
     page.wait(f"Math.abs({TRIALS}.getBoundingClientRect().top - {before[2]}) < 30")
@@ -107,20 +108,20 @@ def test_a_live_page_reloads_and_keeps_what_the_reader_set_up(open_page: Open, t
 
 def test_a_live_page_that_nobody_rewrites_stops_claiming_that_the_study_runs(open_page: Open, tmp_path: Path) -> None:
     status = "document.getElementById('live-status').textContent"
-    page = open_page(made_report(refresh_s=3600.0, made_at=format_utc_now()))
+    page = open_page(build_sample_report(refresh_s=3600.0, made_at=format_utc_now()))
     assert page.run(status) == "The study is running; updating every 3600 s."
-    page = open_page(made_report(refresh_s=3600.0, made_at="2020-01-01T00:00:00Z"))
+    page = open_page(build_sample_report(refresh_s=3600.0, made_at="2020-01-01T00:00:00Z"))
     assert "has not been rewritten for" in page.run(status)
     assert "the study may have ended or been killed" in page.run(status)
     assert "running" not in page.run(status)
     # Rewritten while we looked on: then it is our clock that is wrong.
-    write_page(made_report(refresh_s=3600.0, made_at="2020-01-01T00:01:00Z"), tmp_path / "report.html")
+    write_page(build_sample_report(refresh_s=3600.0, made_at="2020-01-01T00:01:00Z"), tmp_path / "report.html")
     page.run("saveState(), location.reload()")
     page.wait(f"{status}.startsWith('The study is running')")
 
 
 def test_the_contents_follow_the_reader(open_page: Open) -> None:
-    page = open_page(made_report(), height_px=220)
+    page = open_page(build_sample_report(), height_px=220)
     page.run("document.getElementById('versions').scrollIntoView({behavior: 'instant'})")
     here = "[...document.querySelectorAll('.contents a.here')].pop()"
     page.wait(f"{here} && {here}.getBoundingClientRect().bottom <= innerHeight && {here}.hash === '#versions'")
@@ -128,15 +129,15 @@ def test_the_contents_follow_the_reader(open_page: Open) -> None:
 
 
 def test_a_live_page_follows_the_file_until_paused_and_stops_with_the_study(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(made_report(refresh_s=0.3))
-    write_page(made_report(title="Second", refresh_s=0.3), tmp_path / "report.html")
+    page = open_page(build_sample_report(refresh_s=0.3))
+    write_page(build_sample_report(title="Second", refresh_s=0.3), tmp_path / "report.html")
     page.wait("document.title === 'Second' && !document.getElementById('pause').hidden")
     page.wait("document.getElementById('pause').click() || window.corewiseState.paused")
-    write_page(made_report(title="Third", refresh_s=0.3), tmp_path / "report.html")
+    write_page(build_sample_report(title="Third", refresh_s=0.3), tmp_path / "report.html")
     page.run("new Promise((done) => setTimeout(done, 1500))")
     assert page.run("document.title") == "Second"
     assert "paused" in page.run("document.getElementById('live-status').textContent")
-    write_page(made_report(title="Last"), tmp_path / "report.html")
+    write_page(build_sample_report(title="Last"), tmp_path / "report.html")
     click(page, "#pause")
     page.wait("document.title === 'Last' && document.readyState === 'complete'")
     assert page.run("document.getElementById('live')") is None

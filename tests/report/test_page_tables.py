@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from browser import Browser, Page
-from made_report import hostile_table, made_report, scaling_study
 from page_steps import ALL_DRAWN, SHOWN_COUNT, TRIALS, Open, click, column, enter, save_csv, wait_for_file
+from tests.report.sample_report import build_sample_report, hostile_table, scaling_study
 
 from corewise.report.page import write_page
 from corewise.report.report_builder import build_report
@@ -16,7 +16,7 @@ STORE = Path(__file__).parents[2] / "benchmarks/data/xeon-16-cores/store"
 
 
 def test_a_click_sorts_up_then_down_then_as_given_with_missing_values_last(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     given = column(page, 4)
     head = "#table-trials-sort-3"
     state = f"document.querySelector('{head}').closest('th').getAttribute('aria-sort')"
@@ -34,7 +34,7 @@ def test_a_click_sorts_up_then_down_then_as_given_with_missing_values_last(open_
 
 
 def test_best_rows_are_marked_with_a_word_and_keep_it_when_sorted(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     best = f"[...{TRIALS}.querySelectorAll('tr.best')].map((row) => row.innerText.replace(/\\s+/g, ' '))"
     before = page.run(best)
     assert len(before) == 2
@@ -45,7 +45,7 @@ def test_best_rows_are_marked_with_a_word_and_keep_it_when_sorted(open_page: Ope
 
 
 def test_numbers_have_four_digits_and_their_unit_in_the_heading(open_page: Open) -> None:
-    page = open_page(made_report())
+    page = open_page(build_sample_report())
     heads = page.run(f"[...{TRIALS}.querySelectorAll('th button')].map((one) => one.innerText.trim())")
     assert [" ".join(head.split()).rstrip(" ↕") for head in heads] == [
         *("Workload", "Threads", "Batch", "Throughput (images/s)", "95 % interval (images/s)"),
@@ -88,7 +88,7 @@ def shared_page(chromium: Browser | None, tmp_path_factory: pytest.TempPathFacto
     if chromium is None:
         return None
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_page(made_report(), path)
+    write_page(build_sample_report(), path)
     page = chromium.new_page()
     page.open(path, ready=ALL_DRAWN)
     click(page, "#table-trials-by-column")
@@ -118,7 +118,7 @@ def test_terms_filter_all_columns_and_invalid_filters_are_marked(filtered_page: 
 
 
 def test_what_is_shown_is_saved_as_csv(open_page: Open, tmp_path: Path) -> None:
-    page = open_page(made_report(machines=(hostile_table(),)))
+    page = open_page(build_sample_report(machines=(hostile_table(),)))
     page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     enter(page, "#table-trials-filter", "alexnet")
     page.wait(f"{SHOWN_COUNT}.includes(' of ')")
@@ -140,7 +140,7 @@ def test_what_is_shown_is_saved_as_csv(open_page: Open, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_sort_filter_and_turn_pages(open_page: Open) -> None:
-    page = open_page(made_report(studies=[scaling_study(100_000)]))
+    page = open_page(build_sample_report(studies=[scaling_study(100_000)]))
     assert page.run(SHOWN_COUNT) == "100,000 rows"
     assert page.run(f"{TRIALS}.querySelectorAll('tbody tr').length") == 25
     click(page, "#table-trials-sort-3")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_trials import trial
+from tests.report.sample_trials import trial
 
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.phrases import describe_task, describe_workload
@@ -37,7 +37,8 @@ def test_a_workload_is_named_as_papers_write_it(workload: str, name: str) -> Non
     "named",
     [
         {OWN: "mine.py:make"},
-        {"a/b": "a/b", "resnet50": "resnet50", "": ""},  # no files
+        # These names are no files.
+        {"a/b": "a/b", "resnet50": "resnet50", "": ""},
         {"/a/x/mine.py:make": "a/x/mine.py:make", "/b/x/mine.py:make": "b/x/mine.py:make"},
         {"/a/mine.py:make": "mine.py:make", "/a/mine.py:other": "mine.py:other"},
         {"mine.py:make": "mine.py:make", "/a/mine.py:make": "a/mine.py:make"},

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_report import HOSTILE, hostile_report, made_report, scaling_study, trial_table
+from tests.report.sample_report import HOSTILE, build_sample_report, hostile_report, scaling_study, trial_table
 
 from corewise.analysis.phrases import replace_backticks
 from corewise.errors import UserError
@@ -129,7 +129,7 @@ def test_only_the_scripts_of_the_page_may_run_and_nothing_may_be_loaded() -> Non
 
 
 def test_the_page_names_no_address_to_load_from() -> None:
-    page = render_page(made_report())
+    page = render_page(build_sample_report())
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)=\"([^#\"][^\"]*)\"", markup) == ["data:,"]
     assert "url(" not in markup
@@ -137,49 +137,49 @@ def test_the_page_names_no_address_to_load_from() -> None:
 
 
 def test_one_study_has_its_answer_and_several_have_a_list() -> None:
-    one = render_page(made_report())
+    one = render_page(build_sample_report())
     assert one.index("How many threads should") < one.index("Use 8 threads") < one.index("<figure")
-    several = render_page(made_report(studies=(scaling_study(), scaling_study()), summary=("All is well.",)))
+    several = render_page(build_sample_report(studies=(scaling_study(), scaling_study()), summary=("All is well.",)))
     assert several.index("All is well.") < several.index('<p class="asked"') < several.index("<figure")
     assert len(re.findall(r'id="([^"]*)"', several)) == len(set(re.findall(r'id="([^"]*)"', several)))
 
 
 def test_a_notebook_shows_the_answers_of_a_report_and_runs_nothing() -> None:
-    html = made_report(title="<script>x</script>", summary=("Use `8` threads <b>.",))._repr_html_()
+    html = build_sample_report(title="<script>x</script>", summary=("Use `8` threads <b>.",))._repr_html_()
     assert "Use <code>8</code> threads &lt;b&gt;." in html
     assert "<script" not in html
-    assert "Nothing has been measured yet." in made_report(summary=())._repr_html_()
+    assert "Nothing has been measured yet." in build_sample_report(summary=())._repr_html_()
 
 
 def test_an_empty_report_says_so() -> None:
-    page = render_page(made_report(studies=(), findings=(), machines=(), versions=(), notices=(), sources=()))
+    page = render_page(build_sample_report(studies=(), findings=(), machines=(), versions=(), notices=(), sources=()))
     assert "Nothing has been measured yet." in page
     assert '<section class="study"' not in page
     assert 'id="findings"' not in page
 
 
 def test_findings_are_sorted_by_severity() -> None:
-    page = render_page(made_report())
+    page = render_page(build_sample_report())
     assert page.index("OMP_NUM_THREADS is set") < page.index("Other work ran") < page.index("Transparent huge")
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_stay_below_five_megabytes() -> None:
-    page = render_page(made_report(studies=[scaling_study(100_000)]))
+    page = render_page(build_sample_report(studies=[scaling_study(100_000)]))
     assert len(page.encode()) < 5_000_000
     assert "The page holds" not in page
 
 
 def test_a_page_too_large_is_cut_and_says_so() -> None:
     rng = random.Random(1)
-    page = render_page(made_report(machines=[one_column([rng.randbytes(300).hex() for _ in range(15_000)])]))
+    page = render_page(build_sample_report(machines=[one_column([rng.randbytes(300).hex() for _ in range(15_000)])]))
     assert len(page.encode()) < 5_000_000
     assert "The page holds the first" in page
 
 
 def test_a_reader_sees_the_old_page_or_the_new_one_and_never_half(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_page(made_report(), path)
+    write_page(build_sample_report(), path)
     seen: list[bytes] = []
     over = threading.Event()
 
@@ -190,7 +190,7 @@ def test_a_reader_sees_the_old_page_or_the_new_one_and_never_half(tmp_path: Path
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(5):
-        write_page(made_report(), path)
+        write_page(build_sample_report(), path)
     over.set()
     reader.join()
     assert set(seen) == {b"</html>"}
@@ -201,10 +201,11 @@ def test_a_full_disk_leaves_the_old_page_alone(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as a full disk would, it stops the writing midway
+    # Writing stops midway, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(UserError, match=rf"report\.html cannot be written: .*; {re.escape(NAME_ANOTHER_FILE)}"):
-            write_page(made_report(), path)
+            write_page(build_sample_report(), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
@@ -214,13 +215,13 @@ def test_a_full_disk_leaves_the_old_page_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["missing/report.html", "."])
 def test_a_place_that_cannot_be_written_is_named(place: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
-        write_page(made_report(), tmp_path / place)
+        write_page(build_sample_report(), tmp_path / place)
 
 
 def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
     (tmp_path / "real.html").write_text("old")
     (tmp_path / "link.html").symlink_to("real.html")
-    write_page(made_report(), tmp_path / "link.html")
+    write_page(build_sample_report(), tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
     assert (tmp_path / "real.html").stat().st_size > 100_000
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from made_trials import group_of, trial
+from tests.report.sample_trials import group_of, trial
 
 from corewise.report.reorders import build_reorder_table
 
@@ -42,10 +42,12 @@ def test_each_step_with_reorders_is_paired_with_every_comparable_kernel() -> Non
     assert found == {
         ("pytorch-cpus:1", "contiguous", "channels_last"): 0.6,
         ("pytorch-cpus:1", "contiguous", "blocked"): 1.0,
-        ("pytorch-cpus:1", "blocked", "blocked"): 1.5,  # the same layout alone: nothing is picked
+        # It is paired with its own layout only, so nothing is picked.
+        ("pytorch-cpus:1", "blocked", "blocked"): 1.5,
         ("pytorch-cpus:2", "contiguous", "channels_last"): -0.2,
     }
-    assert [row["whole"] for row in rows] == [8, 10, 10, 5]  # the throughput of the other tables
+    # It is the same throughput as in the other tables.
+    assert [row["whole"] for row in rows] == [8, 10, 10, 5]
 
 
 def test_a_tax_has_the_interval_of_its_pair() -> None:

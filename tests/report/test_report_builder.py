@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from made_trials import MACHINE, PARAMS, PROTOCOL, REAL_STORE, failed, made_store, scaling, trial
+from tests.report.sample_trials import MACHINE, PARAMS, PROTOCOL, REAL_STORE, failed, scaling, trial, write_store
 
 from corewise.analysis.groups import RecordSource
 from corewise.errors import UserError
@@ -54,7 +54,7 @@ def test_the_real_store_makes_a_whole_report() -> None:
 
 
 def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
-    report = build_report([made_store(tmp_path / "store")])
+    report = build_report([write_store(tmp_path / "store")])
     check_whole(report)
     assert report.studies == []
     assert report.summary == [
@@ -71,7 +71,7 @@ def test_a_missing_store_is_the_users_mistake(tmp_path: Path) -> None:
 def test_one_trial_with_one_sample_makes_a_report(tmp_path: Path) -> None:
     record = trial([20.0])
     record = replace(record, runs=({**record.runs[0], "samples_s": [0.8]},))
-    report = build_report([made_store(tmp_path / "store", record)])
+    report = build_report([write_store(tmp_path / "store", record)])
     check_whole(report)
     assert part(report).charts == []
     assert "(a single run, no interval)" in part(report).answers[0]
@@ -80,7 +80,7 @@ def test_one_trial_with_one_sample_makes_a_report(tmp_path: Path) -> None:
 def test_where_all_trials_failed_the_reasons_are_grouped(tmp_path: Path) -> None:
     records = [failed(params={"batch": b}) for b in (1, 2, 4)]
     records += [replace(failed("no room", params={"batch": 8}), status="skipped", kind="infeasible")]
-    report = build_report([made_store(tmp_path / "store", *records)])
+    report = build_report([write_store(tmp_path / "store", *records)])
     check_whole(report)
     assert [(u.status, u.num_trials, list(u.points)) for u in part(report).unmeasured] == [
         ("failed", 3, ["batch 1", "batch 2", "batch 4"]),
@@ -128,7 +128,8 @@ def test_the_method_is_described() -> None:
     assert method["numerical check"].endswith("in 5 of 5 trials; largest error 1e-06")
     assert method["stolen by the hypervisor"] == "never"
     assert "2.0 %" in method["noise between runs"]
-    assert method["interval"].endswith("of the runs' values")  # fixed runs: nobody looked
+    # The number of runs was fixed, so there were no interim looks.
+    assert method["interval"].endswith("of the runs' values")
     assert method["canary"] == "a fixed loop took 4.00 ms (median)"
     assert method["disturbed runs"] == (
         "set aside and repeated, at most 2 times per trial and no longer than the study's estimated duration"
@@ -166,7 +167,7 @@ def test_trials_are_said_to_take_turns_only_where_their_times_say_so() -> None:
 
 
 def test_machines_and_versions_are_listed_with_what_ranks_read_back(tmp_path: Path) -> None:
-    report = build_report([made_store(tmp_path / "store", *scaling())])
+    report = build_report([write_store(tmp_path / "store", *scaling())])
     [machine] = report.machines
     assert ["memory", "64.0 GiB"] in machine.rows
     [versions] = report.versions
@@ -183,7 +184,7 @@ def test_many_machines_have_a_row_each() -> None:
 
 def test_stores_of_two_machines_are_laid_side_by_side(tmp_path: Path) -> None:
     other = {**MACHINE, "host_class": "bbbb2222", "microarchitecture": "zen4"}
-    stores = [made_store(tmp_path / "a", *scaling()), made_store(tmp_path / "b", *scaling(machine=other))]
+    stores = [write_store(tmp_path / "a", *scaling()), write_store(tmp_path / "b", *scaling(machine=other))]
     report = build_report(stores)
     check_whole(report)
     assert cells(part(report).tables[0], "machine").count("zen4, 16 cores") == 5
@@ -191,19 +192,19 @@ def test_stores_of_two_machines_are_laid_side_by_side(tmp_path: Path) -> None:
 
 
 def test_one_store_given_twice_counts_once(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "a", *scaling())
+    path = write_store(tmp_path / "a", *scaling())
     assert len(part(build_report([path, path])).tables[0].rows) == 5
 
 
 def test_the_same_trials_in_two_stores_are_kept_apart(tmp_path: Path) -> None:
-    stores = [made_store(tmp_path / name / "store", *scaling()) for name in ("one", "two")]
+    stores = [write_store(tmp_path / name / "store", *scaling()) for name in ("one", "two")]
     report = build_report(stores)
     check_whole(report)
     assert sorted(set(cells(part(report).tables[0], "store"))) == ["one/store", "two/store"]
 
 
 def test_damage_is_reported_and_the_rest_is_shown(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "store", *scaling())
+    path = write_store(tmp_path / "store", *scaling())
     [file] = (path / "records").iterdir()
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], lines[2].replace(b"ok", b"OK", 1), *lines[3:]]))
@@ -216,7 +217,7 @@ def test_damage_is_reported_and_the_rest_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_rubbish_throughout_makes_an_empty_report(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "store", *scaling())
+    path = write_store(tmp_path / "store", *scaling())
     [file] = (path / "records").iterdir()
     file.write_bytes(b"\x00\xff rubbish\n" * 50)
     report = build_report([path])
@@ -225,7 +226,7 @@ def test_a_store_that_is_rubbish_throughout_makes_an_empty_report(tmp_path: Path
 
 
 def test_only_the_studies_asked_for_are_shown(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "store", *scaling(), *scaling(study="other"))
+    path = write_store(tmp_path / "store", *scaling(), *scaling(study="other"))
     assert [study.title for study in build_report([path], studies=["other"]).studies] == ["other"]
     with pytest.raises(UserError, match=r"no study 'othr' in .*did you mean 'other'\?"):
         build_report([path], studies=["othr"])
@@ -234,7 +235,7 @@ def test_only_the_studies_asked_for_are_shown(tmp_path: Path) -> None:
 def test_records_that_are_not_in_the_store_yet_stand_in_for_it(tmp_path: Path) -> None:
     done, more = scaling()[:2], scaling()[1:4]
     report = build_report(
-        [made_store(tmp_path / "store", *done)], extra_records=more, progress="2 of 5 trials", refresh_s=10.0
+        [write_store(tmp_path / "store", *done)], extra_records=more, progress="2 of 5 trials", refresh_s=10.0
     )
     check_whole(report)
     assert cells(part(report).tables[0], "threads") == [1, 2, 4, 8]
@@ -244,7 +245,7 @@ def test_records_that_are_not_in_the_store_yet_stand_in_for_it(tmp_path: Path) -
 
 
 def test_published_figures_can_be_left_out_and_added(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "store", *scaling())
+    path = write_store(tmp_path / "store", *scaling())
     keys = [chart.key for chart in part(build_report([path])).charts]
     assert any("published" in key for key in keys)
     assert not any("published" in chart.key for chart in part(build_report([path], published=False)).charts)
@@ -295,7 +296,7 @@ def test_odd_records_make_a_whole_report(tmp_path: Path, change: dict[str, Any])
         extra = {} if params is None else {"params": {**params, **({"threads": 2**i} if params == {} else {"k": i})}}
         identity = {"trial_id": f"{change['trial_id']}{i}"} if "trial_id" in change else {}
         odd.append(replace(record, **{**change, **extra, **identity}))
-    store = made_store(tmp_path / "store", *scaling(study="plain")[:2], *odd)
+    store = write_store(tmp_path / "store", *scaling(study="plain")[:2], *odd)
     report = build_report([store])
     check_whole(report)
     for sentence in (*report.summary, *(s for p in report.studies for s in p.answers)):
@@ -304,7 +305,7 @@ def test_odd_records_make_a_whole_report(tmp_path: Path, change: dict[str, Any])
 
 
 def test_reading_changes_nothing_in_the_store(tmp_path: Path) -> None:
-    path = made_store(tmp_path / "store", *scaling())
+    path = write_store(tmp_path / "store", *scaling())
     before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     build_report([path])
     assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before

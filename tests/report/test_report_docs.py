@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from made_trials import REAL_STORE, made_store, scaling, trial
+from tests.report.sample_trials import REAL_STORE, scaling, trial, write_store
 
 from corewise.report.publications.published_figures import (
     Publication,
@@ -43,7 +43,7 @@ def quoted(text: str) -> list[str]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Build a report of the real store and one with inference, which has an extra column."""
     infer = [trial(10.0 * t, params={"threads": t, "mode": "infer"}, metrics={"latency_p99_s": 0.1}) for t in (1, 2)]
-    return build_report([REAL_STORE, made_store(tmp_path_factory.mktemp("infer") / "store", *infer)])
+    return build_report([REAL_STORE, write_store(tmp_path_factory.mktemp("infer") / "store", *infer)])
 
 
 def test_there_are_twelve_rules_in_their_order() -> None:
@@ -115,7 +115,7 @@ def test_the_example_of_a_published_file_can_be_read(tmp_path: Path) -> None:
 def test_the_example_of_a_script_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made_store(tmp_path / "corewise-store", *scaling())
+    write_store(tmp_path / "corewise-store", *scaling())
     monkeypatch.chdir(tmp_path)
     text = (DOCS / "report.md").read_text()
     [example] = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

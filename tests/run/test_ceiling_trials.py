@@ -20,6 +20,7 @@ from corewise.machine.gpus import Gpu
 from corewise.machine.machine_model import Allocation, Cpu, Topology
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.trial import RankResult, Trial
+from corewise.measured.worker.descendants import find_descendants, read_parents, read_short_name
 from corewise.run import ceiling_trials as measuring
 from corewise.run.ceiling_trials import compute_array_bytes, list_widths, measure_ceilings, plan_places
 from corewise.run.machine_view import Host, Interpreter, read_host
@@ -240,29 +241,31 @@ def test_a_plan_reports_damaged_ceilings_in_one_line_and_continues(
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupted_measurement_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_an_interrupted_measurement_saves_nothing_and_leaves_no_process(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "corewise", "doctor", "--ceilings", "--json"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (parents := _find_warm_parents(process.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert parents
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert (out, err) == ("", "corewise: interrupted; no ceilings were saved\n")
     assert not list(tmp_path.glob("**/ceilings/*"))
     assert not [pid for pid in parents if _is_alive(pid)]
+    assert list(temporary.glob("corewise-*")) == []
 
 
 def _find_warm_parents(pid: int) -> list[int]:
     """Find the warm parents that a process has started."""
-    try:
-        numbers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(n) for n in numbers if "cw-warm" in Path(f"/proc/{n}/comm").read_text()]
-    except OSError:
-        return []
+    return [each for each in find_descendants(pid, read_parents()) if read_short_name(each) == "cw-warm"]
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """The C++ part is built once per interpreter and torch version, and only where it is needed."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,3 +101,32 @@ def test_only_full_freezing_and_malleable_execution_need_it() -> None:
     assert not has_native(space({}, eager, {"execution": "script", "freezing": "full"}))
     assert not has_native(space({"device": "cuda"}, eager, {"execution": "eager", "freezing": "full"}))
     assert not has_native(space({}))
+
+
+def test_the_builder_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    worker = build_worker(tmp_path / "cache")
+    for name in ("tempfile", "pkgutil", "sysconfig"):
+        (tmp_path / f"{name}.py").write_text("open('mark', 'w').close()\n")
+    done = subprocess.run(
+        build_compile_command((sys.executable,), worker),
+        cwd=tmp_path,
+        env={**os.environ, "COREWISE_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert "COREWISE_NATIVE=0 disables it" in done.stderr
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_refused_folder_of_shared_builds_is_named_before_the_silent_build(
+    tmp_path: Path,
+    temporary: Path,
+    interpreter: Interpreter,
+    give_away: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("COREWISE_NATIVE_CACHE", str(give_away(temporary)))
+    build_once(interpreter, Path("a.pyz"), lambda: None, tmp_path / "cache")
+    assert f"COREWISE_NATIVE_CACHE is not used: {temporary} belongs to uid 65534" in caplog.text

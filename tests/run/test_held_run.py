@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from corewise.measured.trial import to_json, write_json_atomically
 from corewise.run.held_run import HeldRun
 from corewise.run.plan import plan_study
 from corewise.run.warm_parent import ParentPool
@@ -59,10 +58,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
         plan = plan_study(load_study("study.yaml", []))
         pools.append(ParentPool(plan.worker, Path("logs")))
         for trial in plan.trials:
-            file = Path(f"{trial.trial_id}.json").absolute()
-            write_json_atomically(file, to_json(trial))
             parent = pools[-1].get(trial)
-            made.append(HeldRun(parent, trial, file, Path(f"held-{trial.trial_id}").absolute()))
+            made.append(HeldRun(parent, trial, Path(f"held-{trial.trial_id}").absolute()))
         return made
 
     yield begin
@@ -140,6 +137,22 @@ def test_a_rank_killed_while_stopped_is_a_crash(start: Starter) -> None:
     found = first.sample(0.02)
     assert found.status == "failed"
     assert "SIGKILL" in found.reason
+
+
+def test_a_stopped_rank_does_not_hold_up_the_end_of_its_run(start: Starter) -> None:
+    first, _ = start()
+    assert first.wait_until_ready() is None
+    [pid] = list_ranks(first)
+    # The sampling begins, but its rank is stopped again and never answers.
+    first._channel.send(cmd="sample", sample_s=600.0, min_samples=1)
+    while read_state(pid) == "T":
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    first.close()
+    # Far below the time limit of the trial.
+    assert time.monotonic() - began < 30.0
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_no_rank_outlives_a_killed_keeper(start: Starter) -> None:

@@ -36,7 +36,7 @@ def test_the_base_need_not_be_one() -> None:
     assert find_diminishing_width({4: list_around(4), 8: list_around(7.5)}) is None
 
 
-def test_values_without_spread_decide_by_themselves() -> None:
+def test_values_without_spread_need_no_interval() -> None:
     assert find_diminishing_width({1: [1.0, 1.0], 2: [1.4, 1.4]}) == 1
     assert find_diminishing_width({1: [1.0, 1.0], 2: [1.6, 1.6]}) is None
 

@@ -1,5 +1,6 @@
 """One set of values: its interval covers what it should, and it says when it has none."""
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corewise.stats.estimate import (
+    Estimate,
     compute_quantile,
     describe_values,
     estimate_mean,
@@ -186,3 +188,11 @@ def test_a_mean_of_zero_has_no_coefficient_of_variation_and_says_so():
     described = describe_values([0.0, 0.0])
     assert described.coefficient_of_variation is None
     assert "mean of 0" in described.reason
+
+
+def test_the_relative_half_width_is_half_the_interval_over_the_value():
+    known = Estimate(4.0, 3.0, 6.0, 0.95, "known", 5)
+    assert known.relative_half_width == pytest.approx(0.375)
+    assert dataclasses.replace(known, value=-4.0).relative_half_width == pytest.approx(0.375)
+    for change in ({"low": None}, {"high": None}, {"value": 0.0}):
+        assert dataclasses.replace(known, **change).relative_half_width is None

@@ -64,5 +64,5 @@ def test_too_few_processes_for_ranks_are_left_to_student() -> None:
     assert "Mann-Whitney" not in comparison.method
 
 
-def test_nothing_to_compare_is_unknown() -> None:
+def test_an_empty_side_gives_the_verdict_unknown() -> None:
     assert compare_occasions([], [1.0]).verdict == "unknown"

@@ -93,7 +93,7 @@ def test_equal_values_stop_at_the_least_number_of_runs():
     assert (decision.interval.low, decision.interval.high) == (1.0, 1.0)
 
 
-def test_wide_intervals_go_on_until_the_limit_and_say_why_they_stopped():
+def test_wide_intervals_continue_until_the_limit_and_give_the_reason():
     times = [1.0, 2.0] * 5
     assert not should_stop(times[:9], **PLAN).stop
     decision = should_stop(times, **PLAN)
@@ -131,3 +131,7 @@ def test_impossible_plans_are_refused(change):
 def test_times_that_no_clock_gives_are_refused(bad):
     with pytest.raises(ValueError, match="must"):
         should_stop(bad, **PLAN)
+
+
+def test_nothing_stops_before_the_first_run():
+    assert not should_stop([], min_runs=1, max_runs=3, target=0.5, confidence=0.95).stop

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
+from corewise.stats.estimate import Estimate
 from corewise.stats.ratio import estimate_ratio
 from corewise.stats.sequential_stopping import should_stop
-from corewise.stats.trial_comparison import adjust_holm, compare_trials
+from corewise.stats.trial_comparison import _decide_verdict, adjust_holm, compare_trials
 
 times = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=8)
 NUM_PAIRS = 2000
@@ -173,7 +174,7 @@ def test_a_verdict_the_rank_test_does_not_share_says_so():
     assert "does not confirm" in result.reason
 
 
-def test_many_comparisons_ask_for_more_of_each():
+def test_many_comparisons_require_more_evidence_for_each():
     a, b = [1.0, 1.01, 0.99, 1.0], [1.02, 1.03, 1.01, 1.02]
     assert compare_trials(a, b).verdict == "slower"
     assert compare_trials(a, b, num_comparisons=100).verdict == "same"
@@ -223,3 +224,12 @@ def test_holm_keeps_the_order_and_never_lowers_a_p_value(p_values):
 def test_holm_refuses_what_is_no_probability(bad):
     with pytest.raises(ValueError, match="between 0 and 1"):
         adjust_holm(bad)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.99, 1.01, "same"), (0.5, 1.01, "unknown"), (0.99, 1.5, "unknown"), (1.02, 1.04, "same"), (1.06, 1.2, "slower")],
+)
+def test_trials_are_the_same_only_if_both_ends_of_the_interval_are_within_the_margin(low, high, verdict):
+    interval = Estimate((low * high) ** 0.5, low, high, 0.95, "known", 5)
+    assert _decide_verdict(interval, 0.05)[0] == verdict

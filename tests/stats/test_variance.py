@@ -135,3 +135,14 @@ def test_too_few_occasions_or_values_show_no_drift_and_say_so(occasions, expecte
     drift = estimate_drift(occasions)
     assert drift.sd is None
     assert expected in drift.reason
+
+
+@pytest.mark.parametrize(("between", "within", "share"), [(0.0, 0.0, 0.0), (3.0, 1.0, 0.75), (None, 1.0, None)])
+def test_the_share_between_processes_is_0_where_nothing_varies(between, within, share):
+    assert Components(1.0, between, within, num_groups=3, num_values=9).between_share == share
+
+
+def test_steps_that_cost_nothing_are_refused():
+    parts = Components(1.0, 1.0, 4.0, num_groups=3, num_values=9)
+    with pytest.raises(ValueError, match="costs"):
+        suggest_repetitions(parts, step_s=0.0, start_s=1.0)

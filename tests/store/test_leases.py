@@ -135,6 +135,20 @@ def test_a_process_number_used_again_is_another_process(tmp_path, held):
     assert again.is_stale(now_s=0)
 
 
+def watch_heartbeat(folder: Path, seconds: float = 1000.0) -> None:
+    """Try once, so that the heartbeat is known, and let time pass."""
+    with pytest.raises(LeaseHeld) as held:
+        acquire_lease(folder, "run")
+    assert held.value.seems_dead
+    for path, (beat, since_s) in leases._known_beats.items():
+        leases._known_beats[path] = (beat, since_s - seconds)
+
+
+def acquire_after_watching(folder: Path) -> leases.Lease:
+    watch_heartbeat(folder)
+    return acquire_lease(folder, "run")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -149,7 +163,41 @@ def test_a_holder_elsewhere_is_stale_only_after_its_heartbeat_stops(tmp_path, ch
     with pytest.raises(LeaseHeld, match="process 4194305 on"):
         acquire_lease(tmp_path, "run")
     foreign_lease(tmp_path, age_s=140, pid=os.getpid(), **changes)
-    acquire_lease(tmp_path, "run").release()
+    acquire_after_watching(tmp_path).release()
+
+
+@pytest.mark.parametrize("age_s", [-86400, 86400])
+def test_a_holder_with_a_wrong_clock_keeps_its_lease_while_its_heartbeat_changes(tmp_path, age_s):
+    foreign_lease(tmp_path, age_s=age_s)
+    watch_heartbeat(tmp_path)
+    foreign_lease(tmp_path, age_s=age_s + 20)
+    with pytest.raises(LeaseHeld):
+        acquire_lease(tmp_path, "run")
+
+
+def test_a_holder_that_only_seems_dead_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv(leases.STALE_VARIABLE, "0.5")
+    foreign_lease(tmp_path, age_s=86400)
+    waits = []
+    leases.acquire_when_free(tmp_path, "run", report_waiting=lambda: waits.append(1)).release()
+    assert waits
+    foreign_lease(tmp_path, age_s=0)
+    with pytest.raises(LeaseHeld):
+        leases.acquire_when_free(tmp_path, "run")
+
+
+def test_a_contender_whose_temporary_file_was_removed_writes_it_again(tmp_path, monkeypatch):
+    link = os.link
+
+    def lose_file_once(aside, path):
+        monkeypatch.setattr(os, "link", link)
+        os.unlink(aside)
+        link(aside, path)
+
+    monkeypatch.setattr(os, "link", lose_file_once)
+    with acquire_lease(tmp_path, "run") as lease:
+        assert lease.is_held()
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_heartbeat_is_read_by_the_file_systems_clock(tmp_path, monkeypatch):
@@ -185,7 +233,7 @@ def test_a_damaged_lease_counts_as_held_until_it_is_old(tmp_path):
         acquire_lease(tmp_path, "run")
     now = leases.read_clock_s(tmp_path)
     os.utime(path, (now - 130, now - 130))
-    acquire_lease(tmp_path, "run").release()
+    acquire_after_watching(tmp_path).release()
 
 
 def test_a_forked_child_does_not_give_its_parents_lease_back(tmp_path):
@@ -209,12 +257,62 @@ def test_of_many_contenders_for_a_dead_holders_lease_one_wins(tmp_path, held):
     assert sorted(answers) == ["lost"] * 9 + ["won"]
 
 
-def test_a_slow_contender_cannot_remove_the_lease_of_the_next_holder(tmp_path):
+def test_a_slow_contender_cannot_replace_the_lease_of_the_next_holder(tmp_path):
     foreign_lease(tmp_path, age_s=500)
     stale = read_holder(tmp_path, "run")
-    winner = acquire_lease(tmp_path, "run")
-    leases._remove_stale(tmp_path, stale, {}, 120)  # judged before the winner came, acting after
+    winner = acquire_after_watching(tmp_path)
+    # The slow contender judged the old holder before the winner came, and acts after.
+    slow = leases._replace_stale(tmp_path, stale, tmp_path / ".run.slow.part", "slow", {}, 120)
+    assert slow is None
     assert read_holder(tmp_path, "run").token == winner.token
+
+
+def test_a_lease_names_all_holders_that_lost_it(tmp_path):
+    foreign_lease(tmp_path, age_s=500)
+    first = read_holder(tmp_path, "run").token
+    second = acquire_after_watching(tmp_path)
+    assert second.replaced == read_holder(tmp_path, "run").replaced == (first,)
+    stale = read_holder(tmp_path, "run")
+    third = leases._replace_stale(tmp_path, stale, tmp_path / ".run.c.part", "c", {}, 120)
+    assert third.replaced == (first, second.token)
+    assert (third.is_held(), second.is_held()) == (True, False)
+
+
+@pytest.mark.parametrize("age_s", [-86400, 86400])
+def test_a_heartbeat_from_a_wrong_clock_blocks_no_one(tmp_path, age_s):
+    foreign_lease(tmp_path, age_s=age_s)
+    acquire_after_watching(tmp_path).release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_leases_of_finished_work_are_removed_once_their_holders_are_dead(tmp_path, held):
+    end(held)
+    alive = acquire_lease(tmp_path, "other")
+    leases.remove_stale_leases(tmp_path, lambda name: name != "run")
+    assert sorted(os.listdir(tmp_path)) == ["other.json", "run.json"]
+    leases.remove_stale_leases(tmp_path, lambda name: True)
+    assert os.listdir(tmp_path) == ["other.json"]
+    assert alive.is_held()
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "soon"])
+def test_the_stale_time_is_a_setting_that_is_checked(tmp_path, monkeypatch, text):
+    monkeypatch.setenv(leases.STALE_VARIABLE, text)
+    if text:
+        with pytest.raises(UserError, match="expected a number of seconds"):
+            acquire_lease(tmp_path, "run")
+    else:
+        assert leases.read_stale_after_s() == leases.STALE_AFTER_S
+    monkeypatch.setenv(leases.STALE_VARIABLE, "2.5")
+    foreign_lease(tmp_path, age_s=3)
+    acquire_after_watching(tmp_path).release()
+
+
+@pytest.mark.parametrize("process", [None, [], "x", {"pid": "1"}, {"host": 1}])
+def test_a_lease_whose_process_is_no_process_is_damaged(tmp_path, process):
+    content = {"schema": 1, "token": "t", "since": "", "process": process, "info": {}}
+    (tmp_path / "run.json").write_bytes(seal(content))
+    assert read_holder(tmp_path, "run").process is None
 
 
 def test_a_contender_that_died_while_taking_over_stops_no_one(tmp_path, held):
@@ -240,3 +338,18 @@ def test_a_folder_that_cannot_be_written_is_the_users_to_fix(tmp_path):
 def test_names_that_could_leave_the_folder_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="not a valid lease name"):
         acquire_lease(tmp_path, name)
+
+
+def test_the_clock_of_a_folder_that_cannot_be_written_is_the_local_one(tmp_path):
+    before = time.time()
+    assert before <= leases.read_clock_s(tmp_path / "missing") <= time.time()
+
+
+def test_processes_that_proc_hides_are_found_by_a_signal(monkeypatch):
+    me = ProcessIdentity.from_current_process()
+    monkeypatch.setattr("corewise.store.process_identity._read_stat_fields", lambda pid: [])
+    assert me.is_alive_here()
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert replace(me, pid=process.pid).is_alive_here() is False
+    assert replace(me, pid=2**70).is_alive_here() is True

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corewise.store.sealed_lines import scan_lines, seal
+from corewise.store import sealed_lines
+from corewise.store.sealed_lines import scan_file, scan_lines, seal
 
 OBJECTS = [
     {"schema": 1, "trial_id": f"t{i}", "text": 'é }{ " , x', "number": 12345.678 + i, "deep": {"schema": [1]}}
@@ -178,3 +179,32 @@ def test_the_text_of_an_object_amid_damage_is_its_own():
     damage, entry = scan_lines([line])
     assert damage.damage
     assert (entry.text, entry.start) == (DATA[: ENDS[0] - 1], 2)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"schema":' * 2000 + b',"crc":"00000000"}' * 2000, b'{"schema":,"crc":"00000000"}' * 2000]
+)
+def test_a_hostile_line_is_searched_in_linear_time(monkeypatch, line):
+    tried = []
+    monkeypatch.setattr(sealed_lines, "unseal", lambda text: tried.append(len(text)))
+    [entry] = scan_lines([line + b"\n"])
+    assert entry.damage
+    assert sum(tried) <= 8 * len(line)
+
+
+def test_an_object_that_contains_others_like_records_is_found_in_a_damaged_line():
+    value = {"schema": 1, "params": {"schema": 2, "inner": {"schema": 3}}, "more": [{"schema": 4}]}
+    entries = list(scan_lines([b'{"schema":1,"torn' + seal(value)]))
+    assert [entry.value for entry in entries] == [None, value]
+
+
+def test_a_line_longer_than_any_record_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealed_lines, "MAX_LINE_BYTES", 1000)
+    whole = seal({"schema": 1, "name": "whole"})
+    path = tmp_path / "lines"
+    path.write_bytes(whole + b"x" * 5000 + b"\n" + whole + b"y" * 1000)
+    with path.open("rb") as file:
+        entries = list(scan_file(file))
+    assert [entry.line for entry in entries] == [1, 2, 3, 4]
+    assert [entry.offset for entry in entries] == [0, len(whole), len(whole) + 5001, 2 * len(whole) + 5001]
+    assert [entry.damage.startswith("longer than") for entry in entries] == [False, True, False, True]

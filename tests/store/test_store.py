@@ -1,9 +1,12 @@
+import errno
+import gc
 import json
 import os
 import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +16,12 @@ import pytest
 from made_records import made_record
 
 from corewise.errors import UserError
+from corewise.store import sealed_lines
 from corewise.store.brief_records import extract_outline
-from corewise.store.line_writer import StoreFull, is_record_file
-from corewise.store.record_reader import read_file
+from corewise.store.compact_values import PackedMapping
+from corewise.store.export import export_records
+from corewise.store.line_writer import RecordWriter, StoreFull, is_full, is_record_file
+from corewise.store.record_reader import read_file, read_files
 from corewise.store.sealed_lines import scan_lines, seal
 from corewise.store.store import Store
 from corewise.study.record import Record
@@ -253,6 +259,53 @@ def test_a_retry_that_worked_counts_before_the_failure(tmp_path):
     assert (result.records, result.duplicates) == ((repaired,), (failed,))
 
 
+def test_a_record_whose_process_had_lost_its_lease_is_late_whoever_finished_first(tmp_path):
+    paused = small("a", finished_at="2026-11-15T10:00:00Z", lease="1")
+    failed = small("a", status="failed", finished_at="2026-11-15T11:00:00Z", lease="2", replaced_leases=("1",))
+    store = filled(tmp_path, paused)
+    assert store.read_records().records == (paused,)
+    store.append(failed)
+    result = store.read_records()
+    assert (result.records, result.late, result.duplicates) == ((failed,), (paused,), ())
+    assert store.read_records(only=["a"]).late[0].trial_id == "a"
+
+
+def test_of_a_trial_with_late_records_only_one_counts(tmp_path):
+    first, second = (small("a", lease=token, replaced_leases=(token,), finished_at=token) for token in "12")
+    result = filled(tmp_path, second, first).read_records()
+    assert (len(result.records), len(result.late)) == (1, 1)
+
+
+def test_records_without_a_lease_are_never_late(tmp_path):
+    old, strange = small("a", finished_at="2026-11-15T10:00:00Z"), small("b", replaced_leases=("",))
+    assert filled(tmp_path, old, strange).read_records().late == ()
+
+
+def test_which_of_two_equal_records_counts_does_not_depend_on_the_order_of_reading(tmp_path):
+    one, other = (small("a", finished_at="2026-11-15T10:00:00Z", reason=reason) for reason in "xy")
+    filled(tmp_path, one)
+    store = filled(tmp_path, other)
+    files = store._list_files()
+    assert read_files(files).records == read_files(reversed(files)).records
+
+
+def test_a_line_too_long_for_any_record_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealed_lines, "MAX_LINE_BYTES", 10_000)
+    store = filled(tmp_path, small("a"))
+    with only_file(store).open("ab") as file:
+        file.write(b"x" * 50_000 + b"\n" + seal(small("b").to_json()))
+    result = store.read_records()
+    assert [r.trial_id for r in result.records] == ["a", "b"]
+    assert [(d.line, d.reason.partition(":")[0]) for d in result.damage] == [(2, "longer than 64 MiB")]
+    assert store.read_done_ids() == {"a", "b"}
+
+
+def test_a_record_too_long_for_readers_is_refused_before_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("corewise.store.store.MAX_LINE_BYTES", 1000)
+    with pytest.raises(UserError, match="more than a store takes"):
+        Store.open(tmp_path).append(small("a", reason="x" * 2000))
+
+
 def test_records_come_in_the_order_they_finished(tmp_path):
     times = ["2026-11-15T10:00:02Z", "2026-11-15T10:00:01.500Z", "2026-11-15T12:00:01+02:00"]
     store = filled(tmp_path, *(small(f"t{i}", finished_at=t) for i, t in enumerate(times)))
@@ -456,3 +509,98 @@ def test_a_store_of_more_files_than_can_be_open_is_read(tmp_path):
         (store.records_folder / f"{i:03d}.jsonl").write_bytes(seal(small(f"t{i:03d}").to_json()))
     names = [f"t{i:03d}" for i in range(100)]
     assert [r.trial_id for r in store.iterate_records()] == names
+
+
+def test_a_record_that_was_still_in_writing_is_done_once_it_is_whole(tmp_path):
+    store = filled(tmp_path, small("a"))
+    line = seal(small("b").to_json())
+    with only_file(store).open("ab", buffering=0) as file:
+        file.write(line[:40])
+        assert store.read_done_ids() == {"a"}
+        file.write(line[40:])
+    assert store.read_done_ids() == {"a", "b"}
+
+
+def test_refreshing_leaves_no_file_and_needs_no_records(tmp_path):
+    store = Store.open(tmp_path)
+    store.refresh()
+    assert list(store.records_folder.iterdir()) == []
+
+
+def test_reading_records_leaves_the_garbage_collector_as_it_was(tmp_path):
+    store = filled(tmp_path, small("a"))
+    assert gc.isenabled()
+    store.read_records()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        store.read_records()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(("number", "is_full_disk"), [("ENOSPC", True), ("EDQUOT", True), ("EIO", False)])
+def test_a_full_disk_is_recognised_by_its_error(number, is_full_disk):
+    assert is_full(OSError(getattr(errno, number), "")) is is_full_disk
+
+
+def test_a_record_file_is_closed_once(tmp_path):
+    writer = RecordWriter(tmp_path)
+    number = writer._fd
+    writer.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    # The number may belong to another file by now.
+    with open(tmp_path / "other", "w") as other:
+        writer.close()
+        assert os.fstat(other.fileno())
+
+
+def test_a_host_without_a_name_still_gets_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "")
+    assert is_record_file(RecordWriter(tmp_path).path.name)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node/01 ü")
+    assert RecordWriter(tmp_path).path.name.startswith("node_01__-")
+
+
+def test_a_store_is_a_context_manager_that_closes_its_file(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.append(small("a"))
+        number = store._writer._fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_trial_files_are_named_by_trial_and_nothing_else(tmp_path):
+    store = Store.open(tmp_path)
+    assert store.get_trial_file("ab") == tmp_path / "trials" / "ab.json"
+    with pytest.raises(ValueError, match="not a trial id"):
+        store.get_trial_file("../ab")
+
+
+@pytest.mark.parametrize("fmt", ["csv", "json"])
+def test_an_export_counts_what_it_wrote(tmp_path, fmt):
+    store = filled(tmp_path / "store", small("a"), small("b"))
+    result = export_records(store, fmt, tmp_path / "out")
+    assert (result.num_records, result.damage) == (2, ())
+
+
+def test_a_line_as_long_as_allowed_is_written_and_read(tmp_path, monkeypatch):
+    length = len(seal(small("a").to_json()))
+    monkeypatch.setattr("corewise.store.store.MAX_LINE_BYTES", length)
+    monkeypatch.setattr(sealed_lines, "MAX_LINE_BYTES", length)
+    assert filled(tmp_path, small("a")).read_records().damage == ()
+
+
+def test_shortened_mappings_answer_like_dictionaries():
+    packed = PackedMapping.from_mapping({"x": 1, "y": "two"})
+    assert ("x" in packed, "z" in packed) == (True, False)
+    assert repr(packed) == "{'x': 1, 'y': 'two'}"
+    assert list(packed.values()) == [1, "two"]
+
+
+def test_texts_beyond_ascii_are_exported_as_they_are(tmp_path):
+    store = filled(tmp_path / "store", small("a", reason="é", notes=("10", "ü")))
+    export_records(store, "json", tmp_path / "out")
+    assert "é" in (tmp_path / "out").read_text()

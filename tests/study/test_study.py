@@ -107,7 +107,7 @@ def test_one_bound_alone_takes_the_other_with_it(tmp_path: Path, given: str, bou
     assert (protocol.min_runs, protocol.max_runs) == bounds
 
 
-def test_a_workload_of_ones_own_is_found_next_to_the_study(tmp_path: Path) -> None:
+def test_a_custom_workload_is_found_next_to_the_study(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def make(): ...\n")
     study = load_study(write(tmp_path, "workload: mine.py:make\n"))
     assert study.workloads == (f"{tmp_path}/mine.py:make",)

@@ -64,6 +64,7 @@ def read_error(tmp_path: Path, text: str) -> str:
         TUNED,
         dataclasses.replace(TUNED, measured=None, environment={}, corewise_version="", date=""),
         dataclasses.replace(TUNED, subject=TuningSubject(command=("python", "a b.py", "--x=on"))),
+        dataclasses.replace(TUNED, machine=dataclasses.replace(TUNED.machine, core_classes=(8, 0))),
         dataclasses.replace(TUNED, measured=dataclasses.replace(MEASURED, speedup_interval=(2.1, 2.2))),
     ],
 )

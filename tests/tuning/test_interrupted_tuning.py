@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_arena import SimulatedArena, build_space, refuse
+from tests.tuning.simulated_arena import SimulatedArena, build_space, refuse
 
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK, NOT_NOW
@@ -154,7 +154,8 @@ def test_fresh_runs_of_an_earlier_call_count_only_without_new_judgements(tmp_pat
     later = choose_protocols(*JUDGEMENTS)
     assert later[0] == first[0]
     assert first[1] == ""
-    assert later[1] != first[1]  # the generation makes other trials
+    # The generation makes these other trials.
+    assert later[1] != first[1]
     assert choose_protocols(*JUDGEMENTS) == later
 
 

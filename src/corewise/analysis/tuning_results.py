@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from corewise.store.sealed_lines import scan_lines
+from corewise.store.sealed_lines import scan_file
 from corewise.study.value_checks import check_plain
 from corewise.text_format import shorten
 
@@ -210,11 +210,8 @@ def read_tunings(store: Path) -> list[StoredTuning]:
 
 
 def _read_entries(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return
-    yield from (entry.value for entry in scan_lines(lines) if entry.value is not None)
+    with suppress(OSError), open(path, "rb") as file:
+        yield from (entry.value for entry in scan_file(file) if entry.value is not None)
 
 
 def _parse_tuning(key: str, entry: Mapping[str, Any]) -> StoredTuning:

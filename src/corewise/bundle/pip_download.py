@@ -55,7 +55,7 @@ def build_download_command(
     requirements: Sequence[str], folder: Path, target: Target, source: PackageSource
 ) -> list[str]:
     """Build the pip command that downloads the requirements and their dependencies."""
-    command = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--only-binary=:all:", "--dest", str(folder)]
     command += ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     command += ["--python-version", target.python, "--implementation", "cp"]
     command += [each for tag in target.platform_tags for each in ("--platform", tag)]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from corewise.bundle.contents import find_missing_chart_package
+from corewise.owned_files import build_owned_prefix
 
 TIMEOUT_S = 600
 LINES_SHOWN = 15
@@ -31,7 +32,7 @@ class SelfTestError(Exception):
 def main() -> int:
     """Run all checks in a temporary folder; return 0 when all of them passed."""
     num_failed = 0
-    with tempfile.TemporaryDirectory(prefix="corewise-selftest-") as folder:
+    with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-selftest")) as folder:
         for name, check in list_checks(Path(folder)).items():
             with _report_check(name) as failures:
                 check()
@@ -98,7 +99,7 @@ def _run_corewise(folder: Path, *arguments: str, exit_code: int = 0) -> str:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "corewise", *arguments],
+            [sys.executable, "-P", "-m", "corewise", *arguments],
             cwd=folder,
             env=env,
             capture_output=True,

@@ -1,7 +1,6 @@
 """`corewise bundle`: make a folder that installs Corewise on a cluster without internet."""
 
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corewise.cli.common_options import JsonOption
-from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.console import show_status
-from corewise.cli.verb_classes import interrupt_on
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,14 +86,12 @@ def bundle(
         archive=archive,
         force=force,
     )
-    # An interrupted bundle is removed.
-    interrupt_on(signal.SIGTERM)
     try:
         with show_status("querying the package index") as report:
             made = make_bundle(order, report)
     except KeyboardInterrupt:
         print("corewise: stopped. The incomplete bundle was removed.", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(compute_exit_code()) from None
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corewise.cli.common_options import JsonOption
-from corewise.cli.exit_codes import INTERRUPTED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.errors import UserError
 from corewise.machine.machine_model import Allocation, MachineFinding, Topology
 
@@ -86,7 +86,7 @@ def doctor(
             measured = measure_here(diagnosis)
         except KeyboardInterrupt:
             print("corewise: interrupted; no ceilings were saved", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(compute_exit_code()) from None
         diagnosis = replace(diagnosis, ceilings=measured)
         try:
             diagnosis = save_here(diagnosis, measured, again)
@@ -143,6 +143,7 @@ def describe_machine(topology: Topology, facts: "MachineFacts") -> list[tuple[st
         ("host", f"{facts.hostname}, Linux {facts.kernel}" + (", virtual machine" if facts.virtualised else "")),
         ("processor", " · ".join(part for part in (facts.cpu_model, facts.microarchitecture) if part)),
         ("CPUs", _format_shape(topology)),
+        *([("core types", _format_core_classes(topology, facts))] if facts.core_classes else []),
         ("instructions", " ".join(facts.instruction_sets) or "unknown"),
         ("caches", _format_caches(facts)),
         (
@@ -155,7 +156,7 @@ def describe_machine(topology: Topology, facts: "MachineFacts") -> list[tuple[st
     ]
     if len(memory.nodes) > 1:
         sizes = ", ".join(f"{node.node}: {_format_gib(node.total_bytes)}" for node in memory.nodes)
-        rows.insert(6, ("NUMA memory", sizes))
+        rows.insert([label for label, _ in rows].index("memory") + 1, ("NUMA memory", sizes))
     for (name, memory_bytes), num in Counter([(gpu.name, gpu.memory_bytes) for gpu in facts.gpus]).items():
         size = "" if memory_bytes is None else f", {_format_gib(memory_bytes)}"
         rows.append(("GPU", (f"{num} × " if num > 1 else "") + name + size + (" each" if num > 1 and size else "")))
@@ -231,6 +232,13 @@ def _format_shape(topology: Topology) -> str:
     parts = [_format_count(len(topology.cpus), "CPU"), _format_count(topology.num_cores, "core")]
     parts += [_format_count(num_sockets, "socket"), _format_count(num_nodes, "NUMA node")]
     return ", ".join(parts) + (f", {len(topology.offline)} offline" if topology.offline else "")
+
+
+def _format_core_classes(topology: Topology, facts: "MachineFacts") -> str:
+    from corewise.machine.topology import format_cpu_list
+
+    shown = [(topology.select_cpus(each.cpus).num_cores, each) for each in facts.core_classes]
+    return ", ".join(f"{num} {each.name} (CPUs {format_cpu_list(each.cpus)})" for num, each in shown)
 
 
 def _format_caches(facts: "MachineFacts") -> str:

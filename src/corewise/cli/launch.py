@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from corewise.cli.exit_codes import INTERRUPTED
 from corewise.cli.launching import options
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.errors import UserError, suggest_nearest
 from corewise.study.axes import AXES
 
@@ -33,6 +33,7 @@ def launch(
     master_port: options.MasterPort = 0,
     config: options.Config = None,
     adapt: options.Adapt = False,
+    trust_environment: options.TrustEnvironment = False,
     no_prefix: options.NoPrefix = False,
     log_dir: options.LogDir = None,
     grace: options.Grace = "10s",
@@ -53,6 +54,8 @@ def launch(
 
       corewise launch --config tuned.yaml -- python train.py
 
+      corewise launch --config theirs.yaml --trust-environment -- python train.py
+
       corewise launch --threads 8 --allocator tcmalloc --verify -- python infer.py
 
       corewise launch --processes 8 --threads 2 --replicas --log-dir logs -- ./serve --port 80
@@ -61,11 +64,10 @@ def launch(
     """
     from corewise.cli.launching.settings import LaunchRequest
     from corewise.cli.launching.start import start_launch
-    from corewise.launch.supervision.front_process import open_standard_descriptors, print_message
+    from corewise.launch.supervision.front_process import print_message
     from corewise.launch.supervision.rank_start import StartError
     from corewise.study.durations import parse_duration_s
 
-    open_standard_descriptors()
     params = {
         "processes": processes,
         "threads": threads,
@@ -88,6 +90,7 @@ def launch(
                 environment=_parse_assignments(env or ()),
                 config=config,
                 adapt=adapt,
+                trust_environment=trust_environment,
                 rendezvous=rendezvous,
                 master_port=master_port,
                 keep_env=keep_env,
@@ -104,7 +107,7 @@ def launch(
         print_message(str(problem))
         code = problem.code
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = compute_exit_code()
     raise typer.Exit(code)
 
 

@@ -1,7 +1,6 @@
 """`corewise primitives MODEL`: measure each operator of a model, in the model and alone."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corewise.cli.common_options import JsonOption, PythonOption, QuietOption
-from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
+from corewise.cli.exit_codes import SOME_FAILED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
-from corewise.cli.verb_classes import interrupt_on
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def primitives(
 
         require_chart_packages("--report")
         check_place(report, "--report")
-    interrupt_on(signal.SIGTERM)
     question = _make_question(
         model,
         mode=mode,
@@ -93,7 +91,7 @@ def primitives(
             raise typer.Exit(SOME_FAILED) from None
         except KeyboardInterrupt:
             print("corewise: interrupted; nothing was saved", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(compute_exit_code()) from None
     _print_answer(answer, show_all, as_json)
     if report is not None:
         _write_report(answer, report)

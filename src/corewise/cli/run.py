@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corewise.cli.common_options import DEFAULT_STORE, JsonOption, QuietOption, SetOption, StoreOption, StudyArgument
-from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
+from corewise.cli.common_options import (
+    DEFAULT_STORE,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    StoreOption,
+    StudyArgument,
+    TrustEnvironmentOption,
+)
+from corewise.cli.exit_codes import SOME_FAILED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
-from corewise.cli.verb_classes import interrupt_on
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,12 +41,14 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write the report page.")
     ] = None,
+    trust_environment: TrustEnvironmentOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run a study and store its records; resume where an earlier run stopped.
 
-    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130 interrupted.
+    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130
+    interrupted, 129 terminal closed.
 
     Examples:
 
@@ -50,23 +59,28 @@ def run(
       corewise run hybrid --store results --report
 
       corewise run my.yaml --store results --json
+
+      corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
     """
     from corewise.cli.render.run_progress import make_observer
-    from corewise.run.legacy_identity import keep_old_ids
+    from corewise.run.identity.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
     from corewise.run.study_runner import StudyRun
     from corewise.store.record_reader import describe_damage
     from corewise.store.store import Store
+    from corewise.study.environment_trust import describe_accepted
     from corewise.study.study import load_study
 
     if report or output:
         require_chart_packages("--report and -o")
-    made = plan_study(load_study(study, overrides or []))
+    made = plan_study(load_study(study, overrides or []), trust_environment=trust_environment)
     _require_trials(made)
     _require_framework(made)
+    accepted = describe_accepted(made.study.environment, str(made.study.path))
+    if accepted and not quiet:
+        print(f"corewise: {accepted}", file=sys.stderr)
     record_store = Store.open(store, create=True)
     made = keep_old_ids(made, record_store)
-    interrupt_on(signal.SIGTERM)
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
     with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
@@ -79,7 +93,7 @@ def run(
             print(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
             )
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(compute_exit_code()) from None
     if as_json:
         print(json.dumps({"store": str(store), **outcome.to_json()}))
     elif not quiet:
@@ -126,7 +140,7 @@ def _require_trials(made: "Plan") -> None:
 
 def _require_framework(made: "Plan") -> None:
     """Raise a UserError if none of the frameworks of the study is installed."""
-    from corewise.run.framework_packages import suggest_install
+    from corewise.run.identity.framework_packages import suggest_install
 
     hints = [suggest_install(runtime, made.interpreter) for runtime in made.study.runtimes]
     if all(hints):

@@ -50,6 +50,8 @@ class HolderState:
     since: str
     info: Mapping[str, str]
     alive: bool
+    # The process ended after it recorded its trial and before it released the lease.
+    left_over: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class StoreState:
     interrupted: tuple[str, ...]
     holders: tuple[HolderState, ...]
     num_duplicates: int
+    num_late: int
     last_finished_at: str
     damage: tuple[Mapping[str, Any], ...]
 
@@ -79,9 +82,10 @@ class StoreState:
 def read_state(store: "Store") -> StoreState:
     """Read the current state of a store."""
     from corewise.store.brief_records import extract_outline
-    from corewise.store.leases import list_holders, read_clock_s
+    from corewise.store.leases import TRIAL_LEASE, list_holders, read_clock_s
 
     result = store.read_records(extract_outline)
+    finished = {record.trial_id for record in result.records}
     holders = list_holders(store.leases_folder)
     now_s = read_clock_s(store.leases_folder) if holders else 0.0
     held = tuple(
@@ -92,12 +96,13 @@ def read_state(store: "Store") -> StoreState:
             pid=each.process.pid if each.process else None,
             since=each.since,
             info=each.info,
-            alive=not each.is_stale(now_s),
+            alive=(alive := not each.is_stale(now_s)),
+            left_over=not alive and each.name.removeprefix(TRIAL_LEASE) in finished,
         )
         for each in holders
     )
-    alive = {each.lease for each in held if each.alive}
-    started = [each for each in store.list_work_ids() if each not in {r.trial_id for r in result.records}]
+    in_use = {each.lease for each in held if each.alive}
+    started = [each for each in store.list_work_ids() if each not in finished]
     return StoreState(
         store=str(store.path),
         num_by_status=_count_by_status(result.records),
@@ -105,10 +110,11 @@ def read_state(store: "Store") -> StoreState:
             study: _count_by_status([r for r in result.records if r.study == study])
             for study in dict.fromkeys(r.study for r in result.records)
         },
-        in_progress=tuple(each for each in started if f"trial-{each}" in alive),
-        interrupted=tuple(each for each in started if f"trial-{each}" not in alive),
+        in_progress=tuple(each for each in started if f"{TRIAL_LEASE}{each}" in in_use),
+        interrupted=tuple(each for each in started if f"{TRIAL_LEASE}{each}" not in in_use),
         holders=held,
         num_duplicates=len(result.duplicates),
+        num_late=len(result.late),
         last_finished_at=result.records[-1].finished_at if result.records else "",
         damage=tuple(
             {"file": str(d.file), "line": d.line, "offset": d.offset, "reason": d.reason} for d in result.damage
@@ -139,6 +145,9 @@ def _draw_state(console: "Console", state: StoreState) -> None:
     if state.num_duplicates:
         times = "1 trial was" if state.num_duplicates == 1 else f"{state.num_duplicates} trials were"
         console.print(Text(f"{times} recorded more than once; only one record of each counts"))
+    if state.num_late:
+        late = "1 record was" if state.num_late == 1 else f"{state.num_late} records were"
+        console.print(Text(f"{late} written after another process had taken over the trial; kept, but not counted"))
     if state.last_finished_at:
         console.print(Text(f"last finished {_format_time(state.last_finished_at)}"))
     _draw_damage(console, state.damage)
@@ -170,14 +179,18 @@ def _draw_holders(console: "Console", holders: "Sequence[HolderState]") -> None:
 
     from corewise.text_format import clean_text
 
-    leases: dict[tuple[str, int | None, bool], list[HolderState]] = {}
+    leases: dict[tuple[str, int | None, bool, bool], list[HolderState]] = {}
     for each in holders:
-        leases.setdefault((each.host, each.pid, each.alive), []).append(each)
-    for (_, _, alive), held in leases.items():
+        leases.setdefault((each.host, each.pid, each.alive, each.left_over), []).append(each)
+    for (_, _, alive, left_over), held in leases.items():
         study = held[0].info.get("study")
         doing = f", study {clean_text(study)}" if study else ""
         if alive:
             console.print(Text(f"in use by {clean_text(held[0].who)}{doing}", style="cyan"))
+        elif left_over:
+            what = "1 lease" if len(held) == 1 else f"{len(held)} leases"
+            gone = f"{what} of finished trials left by {clean_text(held[0].who)}; the next `corewise run` removes them"
+            console.print(Text(gone, style="dim"))
         else:
             gone = f"{clean_text(held[0].who)}{doing} has ended; the next `corewise run` takes over"
             console.print(Text(gone, style="dim"))

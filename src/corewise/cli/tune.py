@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 from shutil import which
@@ -12,9 +11,10 @@ import typer
 
 from corewise.cli import tune_options as options
 from corewise.cli.common_options import DEFAULT_STORE, JsonOption, PythonOption, QuietOption, StoreOption
-from corewise.cli.exit_codes import INTERRUPTED, SOME_FAILED
+from corewise.cli.exit_codes import SOME_FAILED
+from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
-from corewise.cli.verb_classes import COMMAND_HINT, interrupt_on
+from corewise.cli.verb_classes import COMMAND_HINT
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def tune(
 
     if report is not None:
         require_chart_packages("--report")
-    interrupt_on(signal.SIGTERM, signal.SIGHUP)
     code = 0
     with open_follower(quiet=quiet or as_json) as follower:
         try:
@@ -99,9 +98,9 @@ def tune(
                 follower=follower,
             )
         except Interrupted as stopped:
-            result, code = stopped.result, INTERRUPTED
+            result, code = stopped.result, compute_exit_code()
         except KeyboardInterrupt:
-            result, code = None, INTERRUPTED
+            result, code = None, compute_exit_code()
     if result is None:
         print(NO_RESULT, file=sys.stderr)
         raise typer.Exit(code)

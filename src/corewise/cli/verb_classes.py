@@ -1,18 +1,18 @@
-"""Typer classes of the verbs: help layout, and no error if the reader of a pipe closes it."""
+"""Typer classes of the verbs: help layout, a quiet end, and no process left behind."""
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from shutil import which
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from typer import Exit, core
 from typer.core import TyperCommand, TyperGroup
 
+from corewise import process_control
 from corewise.cli.help_layout import hide_flag_types, split_examples, unwrap_docstring
+from corewise.cli.process.interrupts import compute_exit_code
+from corewise.measured.worker.descendants import END_LIMIT_S, find_children, kill_descendants
 
 # The command begins at the first word that is not an option; its own options are not parsed.
 COMMAND_LAST = {"allow_interspersed_args": False}
@@ -21,14 +21,24 @@ COMMAND_HINT = "put the command of a script after --, as in corewise tune -- pyt
 
 @contextmanager
 def ignore_closed_pipe() -> Iterator[None]:
-    """Discard further output once the reader of standard output has left, as in `corewise show | head`."""
+    """End without an error if the reader of standard output has left, as in `corewise show | head`."""
     try:
         yield
-        # Python has no standard output object if the descriptor was closed at the start.
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
-        discard_output()
+        # The stream discards all that follows.
+        pass
+
+
+@contextmanager
+def end_quietly() -> Iterator[None]:
+    """Ignore a closed pipe; exit with one line if a signal interrupts the command."""
+    try:
+        with ignore_closed_pipe():
+            yield
+    except KeyboardInterrupt:
+        print("corewise: interrupted", file=sys.stderr)
+        sys.exit(compute_exit_code())
 
 
 class Verb(TyperCommand):
@@ -53,13 +63,13 @@ class VerbGroup(TyperGroup):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the options before the verb; one of them may print the help."""
-        with ignore_closed_pipe():
+        with end_quietly():
             return super().make_context(*args, **options)
         raise Exit
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
-        with ignore_closed_pipe():
+        with end_quietly():
             return super().invoke(ctx)
 
 
@@ -71,29 +81,23 @@ def _write_help(write: Callable[[Any, Any], None], ctx: Any, formatter: Any) -> 
         raise BrokenPipeError from None
 
 
-def discard_output() -> None:
-    """Redirect outputs that nobody reads to /dev/null."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+class MeasuringVerb(Verb):
+    """A verb that starts processes which measure. None of their descendants outlives it.
+
+    Keepers end them already. Should a keeper be killed, this process adopts what is left.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        earlier_children = find_children()
+        process_control.adopt_orphans()
         try:
-            stream.flush()
-        except BrokenPipeError:
-            os.dup2(null, stream.fileno())
-    os.close(null)
+            return super().invoke(ctx)
+        finally:
+            kill_descendants(END_LIMIT_S, spared=earlier_children)
 
 
-def interrupt_on(*signals: signal.Signals) -> None:
-    """Handle signals like Ctrl-C, except those that are ignored (nohup)."""
-    for number in signals:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-class TuneVerb(Verb):
+class TuneVerb(MeasuringVerb):
     """The verb `tune`: an unknown option may belong to a script, so the error explains `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

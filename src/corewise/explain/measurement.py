@@ -10,8 +10,9 @@ from corewise.cache_folder import find_cache_folder
 from corewise.errors import UserError
 from corewise.machine.ceilings.cache import read_cached_ceilings
 from corewise.machine.ceilings.table import Ceilings
-from corewise.measured.trial import REFUSALS, Protocol, RankResult, Trial, to_json, write_json_atomically
+from corewise.measured.trial import REFUSALS, Protocol, RankResult, Trial
 from corewise.measured.workloads.model_breakdown import Breakdown, from_json
+from corewise.owned_files import build_owned_prefix
 from corewise.run.plan import Planner
 from corewise.run.warm_parent import ParentFailure, ParentPool
 from corewise.study.study import Study
@@ -49,21 +50,19 @@ def measure_breakdown(
     planner: Planner, trial: Trial, on_phase: Callable[[str], None] = lambda phase: None
 ) -> MeasuredBreakdown:
     """Measure the breakdown; raise UserError for a user's mistake, BreakdownFailed if the rank failed."""
-    with tempfile.TemporaryDirectory(prefix="corewise-primitives-") as name:
+    with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-primitives")) as name:
         folder = Path(name)
-        trial_file = folder / "trial.json"
-        write_json_atomically(trial_file, to_json(trial))
         pool = ParentPool(planner.worker, folder)
         try:
             on_phase("importing")
-            [result] = pool.get(trial).run(trial, trial_file, folder, on_phase)
+            [result] = pool.get(trial).run(trial, folder, on_phase)
         except ParentFailure as problem:
             if problem.category in USER_ERROR_CAUSES:
                 raise UserError(str(problem)) from problem
             raise BreakdownFailed(str(problem)) from problem
         finally:
-            # Ctrl-C leaves no process behind.
-            pool.kill()
+            # Ctrl-C leaves no process and no folder behind.
+            pool.close()
     _require_success(trial, result)
     facts = dict(result.facts)
     versions = dict(facts["versions"])

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from corewise.launch.supervision.descendants import find_descendants, read_parents
 from corewise.measured.pinning import ThreadMask, format_cpu_list, read_thread_masks
+from corewise.measured.worker.descendants import find_descendants, read_parents
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 2.0

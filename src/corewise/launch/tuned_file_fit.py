@@ -8,6 +8,7 @@ from typing import Any
 from corewise.launch.environment import PRELOADED_ALLOCATORS
 from corewise.launch.ranks import fill_params, place_trial_ranks
 from corewise.machine.allocation import read_hostname
+from corewise.machine.core_classes import name_core_class
 from corewise.machine.machine_model import Allocation, Topology
 from corewise.machine.placement import PlacementError
 from corewise.machine.processor import read_cpu_model
@@ -38,9 +39,17 @@ def read_fingerprint(topology: Topology, allocation: Allocation, root: Path = Pa
         cpu_model=read_cpu_model(root),
         num_sockets=len(usable.sockets),
         nodes=tuple(sorted(nodes, reverse=True)),
+        core_classes=_count_cores_per_class(topology, usable),
         memory_bytes=allocation.memory_bytes,
         hostname=read_hostname(root),
     )
+
+
+def _count_cores_per_class(topology: Topology, usable: Topology) -> tuple[int, ...]:
+    """Count the allocation's cores of each class, fastest first; empty unless the machine is hybrid."""
+    if len(topology.core_classes) < 2:
+        return ()
+    return tuple(len({cpu.core for cpu in usable.cpus if cpu.core_class == each}) for each in topology.core_classes)
 
 
 def find_differences(tuned: MachineFingerprint, here: MachineFingerprint) -> list[str]:
@@ -52,6 +61,9 @@ def find_differences(tuned: MachineFingerprint, here: MachineFingerprint) -> lis
         found.append(f"sockets: tuned on {tuned.num_sockets}, here {here.num_sockets}")
     if tuned.nodes != here.nodes:
         found.append(f"allocation: tuned on {_describe_shape(tuned)}, here {_describe_shape(here)}")
+    # Older files do not hold classes.
+    if tuned.core_classes and tuned.core_classes != here.core_classes:
+        found.append(f"core types: tuned on {_describe_classes(tuned)}, here {_describe_classes(here)}")
     if here.memory_bytes < MIN_MEMORY_FRACTION * tuned.memory_bytes:
         found.append(f"memory: tuned with {tuned.memory_bytes / GIB:.1f} GiB, here {here.memory_bytes / GIB:.1f} GiB")
     return found
@@ -140,3 +152,9 @@ def _describe_shape(machine: MachineFingerprint) -> str:
     smt = f", {machine.num_cpus} CPUs" if machine.num_cpus != machine.num_cores else ""
     cores = "1 core" if machine.num_cores == 1 else f"{machine.num_cores} cores"
     return f"{cores}{smt} on {nodes}"
+
+
+def _describe_classes(machine: MachineFingerprint) -> str:
+    num = len(machine.core_classes)
+    shown = [f"{cores} {name_core_class(index, num)}" for index, cores in enumerate(machine.core_classes)]
+    return " + ".join(shown) or "cores of one type"

@@ -9,11 +9,14 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
-from corewise.cache_folder import find_cache_folder
+from corewise.cache_folder import open_cache_folder
+from corewise.errors import UserError
+from corewise.owned_files import build_owned_prefix, remove_abandoned
+from corewise.trusted_paths import explain_distrust, is_trusted_file
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # The parts that travel to a node. They use only the standard library, numpy and one framework.
-MEASURED_FILES = ("__init__.py", "process_control.py")
+MEASURED_FILES = ("__init__.py", "cache_folder.py", "owned_files.py", "process_control.py", "trusted_paths.py")
 MEASURED_FOLDERS = ("measured", "accelerate")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")
@@ -45,7 +48,13 @@ def list_native_sources(package: Path = PACKAGE) -> list[Path]:
 
 
 def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
-    """Return the path of a zipapp of the measured side; build it unless the cache holds this content."""
+    """Return the path of a zipapp of the measured side; build it unless the cache holds this content.
+
+    Only this user, root and the owner of the interpreter can change the file.
+
+    Raises:
+        UserError: there is no folder that is safe from other users.
+    """
     travelling = [*list_measured_sources(package), *list_native_sources(package)]
     sources = [(path, (package / path).read_bytes()) for path in travelling]
     digest = hashlib.sha256()
@@ -53,17 +62,21 @@ def build_worker(cache: Path | None = None, package: Path = PACKAGE) -> Path:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
     name = f"worker-{digest.hexdigest()[:16]}.pyz"
     try:
-        return _find_or_build(cache or find_cache_folder(), name, sources)
-    except OSError:
-        if cache is not None:
-            raise
-    # The home folder is missing or read-only.
-    return _find_or_build(Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}", name, sources)
+        target = _find_or_build(cache or open_cache_folder(), name, sources)
+    except OSError as problem:
+        where = problem.filename or "the worker"
+        raise UserError(
+            f"{where} cannot be written: {problem.strerror or problem}; set XDG_CACHE_HOME to a writable folder"
+        ) from problem
+    refusal = explain_distrust(target)
+    if refusal:
+        raise UserError(f"the worker {target} is not run: {refusal}")
+    return target
 
 
 def _find_or_build(folder: Path, name: str, sources: list[tuple[Path, bytes]]) -> Path:
     target = folder / name
-    if not _mark_in_use(target):
+    if not is_trusted_file(target) or not _mark_in_use(target):
         folder.mkdir(parents=True, exist_ok=True)
         _write_zip(target, sources)
         _mark_in_use(target)
@@ -112,7 +125,9 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _write_zip(target: Path, sources: list[tuple[Path, bytes]]) -> None:
-    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".worker-", suffix=".part")
+    # A process that was killed could not remove its file.
+    remove_abandoned(".worker", target.parent)
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=build_owned_prefix(".worker"), suffix=".part")
     try:
         with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             entry = b"import sys\nfrom corewise.measured.worker.main import main\nsys.exit(main())\n"

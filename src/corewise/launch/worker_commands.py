@@ -9,9 +9,10 @@ from corewise.accelerate.kernels.switch import is_native_disabled
 from corewise.launch.environment import is_controlled
 from corewise.measured.trial import Trial
 
+# With -c, Python would import modules from the working directory, which may belong to someone else.
 _BUILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from corewise.accelerate.kernels.__main__ import main; "
-    "sys.exit(main())"
+    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
+    "from corewise.accelerate.kernels.__main__ import main; sys.exit(main())"
 )
 # Parameter -> option of `corewise launch`, where the names differ.
 _LAUNCH_OPTIONS = {"placement": "policy"}

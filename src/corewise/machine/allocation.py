@@ -41,10 +41,11 @@ def read_allocation(
 
 
 def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tuple[int, ...]:
-    """Choose CPUs: physical cores before SMT siblings, on as few NUMA nodes as possible."""
+    """Choose CPUs: physical cores before SMT siblings, on as few NUMA nodes as possible, fast cores first."""
     # The CPUs of each (node, core).
     threads: dict[tuple[int, int], list[int]] = {}
     sockets: dict[int, int] = {}
+    class_of = {cpu.core: cpu.core_class for cpu in topology.cpus}
     for cpu in topology.select_cpus(tuple(cpus)).cpus:
         threads.setdefault((cpu.node, cpu.core), []).append(cpu.number)
         sockets.setdefault(cpu.node, cpu.socket)
@@ -53,7 +54,7 @@ def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tup
     first = sufficient[0] if sufficient else max(num_cores, key=lambda node: num_cores[node])
     rank = {node: (node != first, sockets[node] != sockets[first], -num_cores[node], node) for node in num_cores}
     in_order = sorted(
-        (sibling, rank[node], core, number)
+        (sibling, rank[node], class_of[core], core, number)
         for (node, core), numbers in threads.items()
         for sibling, number in enumerate(numbers)
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise.machine.allocation import read_hostname
+from corewise.machine.core_classes import CoreClass, read_core_classes
 from corewise.machine.gpus import Gpu, GpuQuery, merge_gpus, read_driver_gpus
 from corewise.machine.machine_model import Topology
 from corewise.machine.processor import extract_cpu_model, read_first_cpu
@@ -69,7 +70,10 @@ class Load:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The hardware and state of a machine; `cpu_quota_cpus` is the cgroup's quota, with its fraction."""
+    """The hardware and state of a machine; `cpu_quota_cpus` is the cgroup's quota, with its fraction.
+
+    `core_classes` are the types of cores of a hybrid processor, fastest first; empty if all cores are equal.
+    """
 
     hostname: str
     kernel: str
@@ -84,6 +88,7 @@ class MachineFacts:
     frequency: Frequency
     load: Load
     cpu_quota_cpus: float | None
+    core_classes: tuple[CoreClass, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
@@ -98,6 +103,7 @@ def read_facts(
     cpu = read_first_cpu(root)
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
     quota = read_cpu_quota(root)
+    numbers = [each.number for each in (topology or read_topology(root)).cpus]
     return MachineFacts(
         hostname=read_hostname(root),
         kernel=read_text(root / "proc/sys/kernel/osrelease") or "",
@@ -106,10 +112,11 @@ def read_facts(
         microarchitecture=_detect_microarchitecture(root),
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
         virtualised="hypervisor" in flags or (root / "sys/hypervisor/type").exists(),
-        caches=read_caches((cpu.number for cpu in (topology or read_topology(root)).cpus), root / CPU_DIR),
+        caches=read_caches(numbers, root / CPU_DIR),
         memory=_read_memory(root),
         frequency=_read_frequency(root),
         cpu_quota_cpus=None if quota is None else quota.cpus,
+        core_classes=read_core_classes(numbers, root),
         gpus=merge_gpus(read_driver_gpus(root), query.collect_gpus()),
         load=sampler.measure_load(sample_s),
     )
@@ -129,6 +136,11 @@ def compute_host_class(facts: MachineFacts, topology: Topology) -> str:
         "memory_gib": round(facts.memory.total_bytes / GIB),
         "gpus": sorted(gpu.name for gpu in facts.gpus),
     }
+    # Only hybrid machines have this trait, so that all others keep their hash.
+    if len(topology.core_classes) > 1:
+        traits["core_classes"] = [
+            len({c.core for c in topology.cpus if c.core_class == each}) for each in topology.core_classes
+        ]
     return hashlib.sha256(json.dumps(traits, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -31,7 +31,8 @@ class GpuQuery:
     def __init__(self, root: Path) -> None:
         self._process: subprocess.Popen[str] | None = None
         program = shutil.which("nvidia-smi") if root == Path("/") else None
-        if program is None:
+        # A PATH with relative folders must not start a program of the current folder.
+        if program is None or not os.path.isabs(program):
             return
         command = [program, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader"]
         try:

@@ -264,6 +264,7 @@ def _check_hardware(machine: _Machine) -> Iterator[MachineFinding]:
             f"thread siblings of CPU {topology.cpus[0].number}: {_list_siblings(topology)}",
             "Corewise uses one CPU of each core; set `smt: true` in a study to use all.",
         )
+    yield from _check_core_classes(machine)
     if topology.offline:
         yield MachineFinding(
             "cpus-offline",
@@ -282,6 +283,28 @@ def _check_hardware(machine: _Machine) -> Iterator[MachineFinding]:
             "the CPU reports a hypervisor",
             "Nothing for timings: Corewise interleaves trials and records steal time. For counters use bare metal.",
         )
+
+
+def _check_core_classes(machine: _Machine) -> Iterator[MachineFinding]:
+    classes = machine.facts.core_classes
+    if not classes:
+        return
+    usable = machine.topology.select_cpus(machine.allocation.cpus)
+    fastest = usable.core_classes[0]
+    num_fast = len({cpu.core for cpu in usable.cpus if cpu.core_class == fastest})
+    sizes = [machine.topology.select_cpus(each.cpus).num_cores for each in classes]
+    shown = " and ".join(f"{num} {each.name}" for num, each in zip(sizes, classes, strict=True))
+    yield MachineFinding(
+        "hybrid-cores",
+        "info",
+        f"The processor has cores of different speed: {shown} cores. "
+        "Threads that share the work equally all wait for the slowest core.",
+        "; ".join(f"{each.name}: CPUs {format_cpu_list(each.cpus)} ({each.evidence})" for each in classes),
+        "Corewise fills the fastest cores first and keeps each process on one type if it fits. Compare: "
+        f"`corewise run quick --set threads={num_fast},{usable.num_cores}`."
+        if num_fast < usable.num_cores
+        else "Nothing: all cores that you may use are of one type.",
+    )
 
 
 def _check_software(software: Software) -> Iterator[MachineFinding]:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 class Cpu:
     """One logical CPU as the kernel numbers it.
 
-    `core` is the lowest CPU number among its SMT siblings, and `node` its NUMA node.
+    `core` is the lowest CPU number among its SMT siblings, and `node` its NUMA node. `core_class` is 0 for the
+    fastest type of core; only hybrid processors have others.
     """
 
     number: int
     core: int
     socket: int
     node: int
+    core_class: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Topology:
     @property
     def nodes(self) -> tuple[int, ...]:
         return tuple(sorted({c.node for c in self.cpus}))
+
+    @property
+    def core_classes(self) -> tuple[int, ...]:
+        return tuple(sorted({c.core_class for c in self.cpus}))
 
     @property
     def sockets(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Place ranks: the CPUs and memory nodes of each rank as a pure function of topology and allocation.
 
-Every policy uses physical cores before SMT siblings. Reserved cores are those with the lowest numbers,
-because there the kernel handles interrupts and housekeeping by default.
+Every policy uses physical cores before SMT siblings, and fast cores before slow ones. Reserved cores are those
+with the lowest numbers, because there the kernel handles interrupts and housekeeping by default.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ from corewise.machine.rank_packing import (
     group_by_socket,
     list_physical_first,
     merge_in_turn,
+    pack,
     pack_on_every_core,
-    pack_on_whole_cores,
+    place_by_core_class,
     place_each_evenly,
     take_evenly,
     wrap_ranks,
@@ -73,6 +74,9 @@ def place_ranks(
 
     Ranks share CPUs only if `oversubscribe` is set and they do not fit. They then wrap around, and a rank
     with more threads than CPUs gets all CPUs. CPUs that are not in the topology (offline) are not used.
+
+    On hybrid processors the fastest type of core comes first. A rank stays on one type, unless none of the types
+    that it gets has enough free cores.
     """
     _check_request(num_processes, num_threads, policy, memory_policy, num_reserved_cores)
     cores, num_reserved = _list_usable_cores(topology, cpus, smt, num_reserved_cores)
@@ -109,30 +113,28 @@ def _check_request(num_processes: int, num_threads: int, policy: str, memory_pol
 
 
 def _list_usable_cores(topology: Topology, cpus: Sequence[int], smt: bool, num_reserved: int) -> tuple[Cores, int]:
-    """Return the usable cores in the order (socket, node, core) and the number of reserved CPUs."""
+    """Return the usable cores in the order (class, socket, node, core) and the number of reserved CPUs."""
     allowed = set(cpus)
     siblings: dict[int, list[int]] = {}
-    locations: dict[int, tuple[int, int]] = {}
+    locations: dict[int, tuple[int, int, int]] = {}
     for cpu in sorted(topology.cpus, key=lambda c: c.number):
         if cpu.number in allowed:
             siblings.setdefault(cpu.core, []).append(cpu.number)
-            locations.setdefault(cpu.core, (cpu.socket, cpu.node))
-    cores = [Core(*locations[core], core, tuple(numbers if smt else numbers[:1])) for core, numbers in siblings.items()]
+            locations.setdefault(cpu.core, (cpu.socket, cpu.node, cpu.core_class))
+    cores = []
+    for core, numbers in siblings.items():
+        socket, node, core_class = locations[core]
+        cores.append(Core(socket, node, core, tuple(numbers if smt else numbers[:1]), core_class))
     cores.sort(key=lambda c: c.number)
     if num_reserved >= len(cores):
         reason = f"{num_reserved} reserved cores leave none; the allocation has {len(cores)}"
         raise PlacementError(reason, PlacementProblem.RESERVED)
-    usable = sorted(cores[num_reserved:], key=lambda c: (c.socket, c.node, c.number))
+    usable = sorted(cores[num_reserved:], key=lambda c: (c.core_class, c.socket, c.node, c.number))
     return usable, count_cpus(cores[:num_reserved])
 
 
 def _place_compact(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:
-    num_needed = num_ranks * num_threads
-    if num_needed <= len(cores):
-        return pack_on_whole_cores(cores, num_ranks, num_threads)
-    if num_needed <= count_cpus(cores):
-        return pack_on_every_core(cores, num_ranks, num_threads)
-    return wrap_ranks(cores, num_ranks, num_threads)
+    return place_by_core_class(cores, num_ranks, num_threads, pack)
 
 
 def _place_numa(cores: Cores, num_ranks: int, num_threads: int, smt: bool, oversubscribe: bool) -> Ranks:
@@ -173,6 +175,10 @@ def _place_near_gpus(topology: Topology, cores: Cores, num_ranks: int, num_threa
 
 
 def _place_spread(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:
+    return place_by_core_class(cores, num_ranks, num_threads, _spread_over_nodes)
+
+
+def _spread_over_nodes(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:
     num_needed = num_ranks * num_threads
     if num_needed > count_cpus(cores):
         groups = [node for node in group_by_node(cores) if count_cpus(node) >= num_threads] or [cores]

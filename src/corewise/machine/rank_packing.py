@@ -1,26 +1,87 @@
-"""Pack ranks onto cores: pure functions that expect cores in the order (socket, node, core)."""
+"""Pack ranks onto cores: pure functions that expect cores in the order (class, socket, node, core)."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
 
 @dataclass(frozen=True)
 class Core:
-    """A physical core with its usable CPUs, lowest number first."""
+    """A physical core with its usable CPUs, lowest number first; class 0 is the fastest."""
 
     socket: int
     node: int
     number: int
     cpus: tuple[int, ...]
+    core_class: int = 0
 
 
 T = TypeVar("T")
 Cores = list[Core]
 # The CPUs of each rank.
 Ranks = list[list[int]]
+# Places a number of ranks with a number of threads each.
+PlaceRanks = Callable[[Cores, int, int], Ranks]
+
+
+def place_by_core_class(cores: Cores, num_ranks: int, num_threads: int, place: PlaceRanks) -> Ranks:
+    """Place ranks on the fastest class of cores that has room; a rank mixes classes only if it must.
+
+    It must if none of the classes that it gets has enough free cores. So a rank may mix the two fastest classes
+    instead of using a slower one alone.
+
+    Args:
+        place: Places ranks on cores of one class.
+    """
+    classes = group_by(cores, lambda core: core.core_class)
+    if len(classes) == 1:
+        return place(cores, num_ranks, num_threads)
+    if num_ranks * num_threads > count_cpus(cores):
+        groups = [group for group in classes if count_cpus(group) >= num_threads] or [cores]
+        counts = divide_ranks(groups, num_ranks, num_threads, [num_ranks] * len(groups))
+        return [rank for g, n in zip(groups, counts, strict=True) if n for rank in place(g, n, num_threads)]
+    needs_siblings = num_ranks * num_threads > len(cores)
+    counts = _count_ranks_per_class(classes, num_ranks, num_threads, needs_siblings)
+    ranks, free = Ranks(), Cores()
+    for group, count in zip(classes, counts, strict=True):
+        placed = min(count, num_ranks - len(ranks))
+        ranks += place(group, placed, num_threads) if placed else []
+        free = _list_free_cores([*free, *group], ranks, needs_siblings)
+        if not needs_siblings or group is classes[-1]:
+            room = (count_cpus(free) if needs_siblings else len(free)) // num_threads
+            ranks += pack(free, min(room, num_ranks - len(ranks)), num_threads)
+            free = _list_free_cores(free, ranks, needs_siblings)
+    return ranks
+
+
+def _count_ranks_per_class(classes: list[Cores], num_ranks: int, num_threads: int, needs_siblings: bool) -> list[int]:
+    """Return ranks per class that need not mix: on whole cores first, then with SMT siblings."""
+    counts = [0] * len(classes)
+    for count_places in (len, count_cpus) if needs_siblings else (len,):
+        for i, group in enumerate(classes):
+            counts[i] += min(num_ranks - sum(counts), count_places(group) // num_threads - counts[i])
+    return counts
+
+
+def _list_free_cores(cores: Cores, ranks: Ranks, use_siblings: bool) -> Cores:
+    """Return the unused cores; with siblings also cores of which some CPUs are unused."""
+    used = {cpu for rank in ranks for cpu in rank}
+    if not use_siblings:
+        return [core for core in cores if used.isdisjoint(core.cpus)]
+    left = [replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu not in used)) for core in cores]
+    return [core for core in left if core.cpus]
+
+
+def pack(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:
+    """Pack ranks onto neighbouring cores, with SMT siblings or sharing CPUs only if they must."""
+    num_needed = num_ranks * num_threads
+    if num_needed <= len(cores):
+        return pack_on_whole_cores(cores, num_ranks, num_threads)
+    if num_needed <= count_cpus(cores):
+        return pack_on_every_core(cores, num_ranks, num_threads)
+    return wrap_ranks(cores, num_ranks, num_threads)
 
 
 def pack_on_whole_cores(cores: Cores, num_ranks: int, num_threads: int) -> Ranks:

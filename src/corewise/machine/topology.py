@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from corewise.machine.core_classes import CPU_DIR, read_core_classes
 from corewise.machine.gpus import read_gpu_nodes
 from corewise.machine.machine_model import Cpu, Topology
 from corewise.measured.sysfs import parse_cpu_list, read_cpu_list, read_int, read_text
 
-__all__ = ["format_cpu_list", "parse_cpu_list", "read_topology"]
+__all__ = ["CPU_DIR", "format_cpu_list", "parse_cpu_list", "read_topology"]
 
-CPU_DIR = "sys/devices/system/cpu"
 NODE_DIR = "sys/devices/system/node"
 
 
@@ -27,13 +27,16 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
-    """Return the machine's online CPUs with their core, socket and NUMA node."""
+    """Return the machine's online CPUs with their core, socket, NUMA node and class of core."""
     online = _read_online_cpus(root)
     node_of = _map_cpus_to_nodes(root)
     first_node = min(node_of.values(), default=0)
+    class_of = {cpu: index for index, each in enumerate(read_core_classes(online, root)) for cpu in each.cpus}
+    core_of = {number: _read_core(root, number, online) for number in sorted(online)}
     cpus = tuple(
-        Cpu(number, _read_core(root, number, online), _read_socket(root, number), node_of.get(number, first_node))
-        for number in sorted(online)
+        # SMT siblings share a core, so they are of one class.
+        Cpu(number, core, _read_socket(root, number), node_of.get(number, first_node), class_of.get(core, 0))
+        for number, core in core_of.items()
     )
     present = read_cpu_list(root / CPU_DIR / "present")
     offline = set(present or read_cpu_list(root / CPU_DIR / "offline") or ()) - online

@@ -5,9 +5,10 @@ import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
-from corewise.cache_folder import find_cache_folder
+from corewise.cache_folder import open_cache_folder
 from corewise.errors import UserError
 from corewise.store.atomic_files import write_atomically
+from corewise.trusted_paths import is_trusted_file
 
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 
@@ -15,9 +16,9 @@ _EXPOSED = "window.vegaEmbed = vegaEmbed;"
 def build_vega_script() -> str:
     """Return Vega, Vega-Lite and vega-embed as one script without imports; building takes a second."""
     try:
-        path = find_cache_folder() / f"vega-{version('vl-convert-python')}.js"
-    # The user has no home folder.
-    except RuntimeError:
+        path = open_cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    # No folder is safe from other users.
+    except OSError:
         return _bundle_script()
     cached = _read_cached(path)
     if cached is not None:
@@ -25,7 +26,8 @@ def build_vega_script() -> str:
     script = _bundle_script()
     # Without a writable cache folder, every page costs a second more.
     with contextlib.suppress(OSError, UserError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # If the file is a link of another user, its target must stay unchanged.
+        path.unlink(missing_ok=True)
         with write_atomically(path) as aside:
             aside.write_text(f"{_compute_digest(script)}\n{script}", encoding="utf-8", newline="")
     return script
@@ -38,7 +40,9 @@ def _bundle_script() -> str:
 
 
 def _read_cached(path: Path) -> str | None:
-    """Return the script of an earlier call, or None if the file is missing or damaged."""
+    """Return the script of an earlier call, or None if the file is missing, damaged or of another user."""
+    if not is_trusted_file(path):
+        return None
     try:
         with open(path, encoding="utf-8", newline="") as file:
             digest, _, script = file.read().partition("\n")

@@ -21,7 +21,8 @@ from corewise.machine.placement import PlacementError
 from corewise.machine.topology import format_cpu_list
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.parameters import Binding, Device, Mode, PlacementPolicy, TrialParameters
-from corewise.measured.trial import Protocol, RankPlacement, RankResult, Trial, to_json, write_json_atomically
+from corewise.measured.trial import Protocol, RankPlacement, RankResult, Trial
+from corewise.owned_files import build_owned_prefix
 from corewise.run.machine_view import Host, Interpreter, probe_interpreter
 from corewise.run.roofline_metrics import compute_last_level_bytes
 from corewise.run.warm_parent import ParentFailure, ParentPool
@@ -89,7 +90,7 @@ def measure_ceilings(host: Host, report: ProgressCallback = lambda done, total, 
             "measuring ceilings needs torch or numpy, and neither is installed: pip install 'corewise[torch]', or numpy"
         )
     places = plan_places(host, with_gpus=runtime == "torch")
-    with tempfile.TemporaryDirectory(prefix="corewise-ceilings-") as folder:
+    with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-ceilings")) as folder:
         session = _Session(host, interpreter, runtime, worker, Path(folder))
         try:
             session.measure(places, began, report)
@@ -256,11 +257,10 @@ class _Session:
         )
 
     def _run(self, trial: Trial) -> Sequence[RankResult]:
-        trial_file, out_dir = self.folder / f"{trial.trial_id}.json", self.folder / trial.trial_id
+        out_dir = self.folder / trial.trial_id
         out_dir.mkdir()
-        write_json_atomically(trial_file, to_json(trial))
         try:
-            return self.pool.get(trial).run(trial, trial_file, out_dir, lambda _phase: None)
+            return self.pool.get(trial).run(trial, out_dir, lambda _phase: None)
         except ParentFailure as problem:
             self.pool.drop(trial)
             return [RankResult(status="failed", rank=0, kind=problem.category, reason=str(problem))]

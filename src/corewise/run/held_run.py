@@ -4,23 +4,26 @@ import os
 import selectors
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from corewise.measured.trial import Trial
 from corewise.measured.worker.control_pipe import Channel
-from corewise.measured.worker.held_ranks import FROM_KEEPER, TO_KEEPER
+from corewise.measured.worker.descendants import find_descendants, read_parents, send_signal
+from corewise.measured.worker.held_ranks import FROM_KEEPER, STOPPED, TO_KEEPER
 from corewise.measured.worker.rank import build_segment_path
 from corewise.run.rank_results import read_result
 from corewise.run.run_collector import collect_run
 from corewise.run.warm_parent import ANSWER_GRACE_S, ParentFailure, WarmParent
 from corewise.study.trial_run import TrialRun
 
+# A keeper that needs longer than this to kill its ranks is killed too.
+KILL_LIMIT_S = 5.0
+
 
 class HeldRun:
     """A started run that can be sampled repeatedly; other held runs stand still meanwhile."""
 
-    def __init__(self, parent: WarmParent, trial: Trial, trial_file: Path, folder: Path) -> None:
+    def __init__(self, parent: WarmParent, trial: Trial, folder: Path) -> None:
         self.trial, self.folder = trial, folder
         self.num_samplings = 0
         # Set when the run has ended and cannot be sampled any more.
@@ -28,7 +31,7 @@ class HeldRun:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TO_KEEPER, FROM_KEEPER):
             os.mkfifo(folder / name)
-        self._pid = parent.start_held_run(trial_file, folder)
+        self._pid = parent.start_held_run(trial, folder)
         self._channel = self._open_channel(trial.protocol.timeout_s)
 
     def _open_channel(self, limit_s: float) -> Channel:
@@ -67,26 +70,39 @@ class HeldRun:
 
     def close(self) -> None:
         """End the ranks."""
-        if self.failure is None:
+        if self.failure is None and not self._channel.closed:
             self._channel.send(cmd="end")
-            self._wait_for("done")
+            self._wait_for("done", ANSWER_GRACE_S)
         self._channel.close()
 
     def kill(self) -> None:
-        """Kill the ranks; the kernel kills them when their keeper dies."""
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        self.failure = self.failure or TrialRun(status="failed", kind="stopped", reason="the run was stopped")
+        """Kill the ranks and the processes that they left behind."""
+        self.failure = self.failure or TrialRun(status="failed", kind="stopped", reason=STOPPED)
+        if not self._channel.closed:
+            self._end_keeper()
         self._channel.close()
+
+    def _end_keeper(self) -> None:
+        """Let the keeper kill its ranks, which it does when our end of its pipe closes; kill one that hangs."""
+        self._channel.stop_sending()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channel.read_fd, selectors.EVENT_READ)
+            # Its end of our pipe closes when it has ended.
+            while not self._channel.closed and selector.select(KILL_LIMIT_S):
+                self._channel.receive_available()
+        if not self._channel.closed:
+            send_signal([*find_descendants(self._pid, read_parents()), self._pid], signal.SIGKILL)
 
     def _build_result_path(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"
 
-    def _wait_for(self, event: str) -> TrialRun | None:
-        """Wait for an event of the keeper; return the failed run if it ends instead."""
+    def _wait_for(self, event: str, limit_s: float | None = None) -> TrialRun | None:
+        """Wait for an event of the keeper; return the failed run if it ends or exceeds the limit instead."""
         if self.failure is not None:
             return self.failure
-        until = time.monotonic() + 2 * self.trial.protocol.timeout_s + ANSWER_GRACE_S
+        if limit_s is None:
+            limit_s = 2 * self.trial.protocol.timeout_s + ANSWER_GRACE_S
+        until = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._channel.read_fd, selectors.EVENT_READ)
             while selector.select(max(0.0, until - time.monotonic())):

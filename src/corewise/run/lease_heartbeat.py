@@ -3,9 +3,10 @@
 import threading
 from contextlib import suppress
 
-from corewise.store.leases import Lease, LeaseLost
+from corewise.store.leases import Lease, LeaseLost, read_stale_after_s
 
-HEARTBEAT_S = 20.0
+# A holder may miss this many heartbeats in a row before it counts as dead.
+BEATS_PER_STALE_TIME = 6
 
 
 class Heartbeat:
@@ -15,6 +16,7 @@ class Heartbeat:
         self._leases = [lease]
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._interval_s = read_stale_after_s() / BEATS_PER_STALE_TIME
         self._thread = threading.Thread(target=self._send_heartbeats, name="leases", daemon=True)
         self._thread.start()
 
@@ -31,11 +33,13 @@ class Heartbeat:
         self._thread.join()
         with self._lock:
             for lease in self._leases[1:]:
-                lease.release()
+                with suppress(OSError):
+                    lease.release()
 
     def _send_heartbeats(self) -> None:
-        while not self._stopped.wait(HEARTBEAT_S):
+        while not self._stopped.wait(self._interval_s):
             with self._lock:
                 for lease in self._leases:
+                    # The run itself notices a lost lease before it writes under it.
                     with suppress(OSError, LeaseLost):
                         lease.send_heartbeat()

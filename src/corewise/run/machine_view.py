@@ -28,12 +28,16 @@ PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that runs the trials: its command, version, prefix and installed packages."""
+    """The Python that runs the trials: its command, version, prefix and installed packages.
+
+    `problem` says why they are not known, if it was not started and its files do not say.
+    """
 
     command: tuple[str, ...]
     version: str
     prefix: str
     packages: Mapping[str, str]
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ def build_interpreter_command(study: Study) -> tuple[str, ...]:
     return (*study.prefix, study.python or sys.executable)
 
 
+def build_interpreter_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Build the environment in which an interpreter starts: that of the user and the variables of the study."""
+    return {**strip_controlled_variables(os.environ), **environment}
+
+
 def probe_interpreter(command: Sequence[str], worker: Path, environment: Mapping[str, str]) -> Interpreter:
     """Run an interpreter to read its versions; no package is imported there."""
     shown = " ".join(command)
@@ -92,7 +101,7 @@ def probe_interpreter(command: Sequence[str], worker: Path, environment: Mapping
             text=True,
             timeout=PROBE_LIMIT_S,
             check=False,
-            env={**strip_controlled_variables(os.environ), **environment},
+            env=build_interpreter_environment(environment),
         )
     except OSError as problem:
         raise UserError(f"cannot start the interpreter `{shown}`: {problem.strerror}") from problem
@@ -113,7 +122,8 @@ def probe_interpreter(command: Sequence[str], worker: Path, environment: Mapping
 
 def find_preloadable_libraries(interpreter: Interpreter) -> dict[str, Path]:
     """Find the installed allocators and OpenMP runtimes, by name."""
-    found = {name: find_library(name, python_prefix=Path(interpreter.prefix)) for name in PRELOADABLE}
+    prefix = Path(interpreter.prefix) if interpreter.prefix else None
+    found = {name: find_library(name, python_prefix=prefix) for name in PRELOADABLE}
     return {name: path for name, path in found.items() if path is not None}
 
 

@@ -1,4 +1,8 @@
-"""Plans a study on a machine: the trials to run and the points that are infeasible here. Runs nothing."""
+"""Plans a study on a machine: the trials to run and the points that are infeasible here.
+
+Planning starts the interpreter of the study to read its versions, unless `probe` is False: it then runs
+nothing, and some ids may be unknown.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -13,31 +17,35 @@ from corewise.launch.ranks import place_trial_ranks
 from corewise.launch.worker_archive import build_worker
 from corewise.machine.ceilings.cache import read_cached_ceilings
 from corewise.machine.ceilings.table import Ceilings
+from corewise.machine.core_classes import describe_core_classes
 from corewise.machine.placement import PlacementError
 from corewise.machine.software import find_install_hint
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.trial import RankPlacement, Trial
-from corewise.measured.workloads.base import count_work
+from corewise.measured.workloads.base import Workload, count_work
 from corewise.measured.workloads.custom import is_custom
-from corewise.measured.workloads.registry import find_workload
+from corewise.measured.workloads.registry import WORKLOADS, find_workload
+from corewise.run.identity.trial_identity import compute_trial_identity, hash_user_sources, read_code_versions
+from corewise.run.interpreter_files import read_interpreter_files
 from corewise.run.machine_view import (
     PRELOADABLE,
     Host,
     Interpreter,
     build_interpreter_command,
+    build_interpreter_environment,
     build_machine_view,
     find_preloadable_libraries,
     probe_interpreter,
     read_host,
 )
-from corewise.run.trial_identity import compute_trial_identity, hash_user_sources, read_code_versions
+from corewise.study.environment_trust import require_trusted_environment
 from corewise.study.planning.expansion import expand_study
 from corewise.study.study import Study
 
 
 @dataclass(frozen=True)
 class SkippedTrial:
-    """A point that is infeasible on this machine, with the reason."""
+    """A point that is infeasible on this machine, with the reason; its id is empty if unknown."""
 
     trial_id: str
     params: Mapping[str, Any]
@@ -47,7 +55,11 @@ class SkippedTrial:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run needs; `ceilings` are those cached for this machine, if any."""
+    """Everything that a run needs; `ceilings` are those cached for this machine, if any.
+
+    A plan that ran nothing may have trials with an empty id: `explain_unknown_id` says why. `unread_workloads`
+    are those of other packages, which were not imported.
+    """
 
     study: Study
     host: Host
@@ -57,11 +69,20 @@ class Plan:
     skipped: tuple[SkippedTrial, ...]
     num_excluded: int
     ceilings: Ceilings | None = None
+    unread_workloads: frozenset[str] = frozenset()
+
+    def explain_unknown_id(self, params: Mapping[str, Any]) -> str:
+        """Explain why the id of a trial is unknown; empty if it is known."""
+        return _explain_unknown_id(params, self.interpreter, self.unread_workloads)
+
+    def describe_cores(self, trial: Trial) -> str:
+        """Describe the types of cores of a trial on a hybrid processor; empty if it has only the fastest."""
+        return describe_core_classes(self.host.topology, self.host.allocation.cpus, trial.ranks)
 
 
-def plan_study(study: Study, host: Host | None = None) -> Plan:
-    """Plan a study on this machine."""
-    return Planner.from_study(study, host).plan(study)
+def plan_study(study: Study, host: Host | None = None, *, probe: bool = True, trust_environment: bool = False) -> Plan:
+    """Plan a study on this machine; see `Planner.from_study`."""
+    return Planner.from_study(study, host, probe=probe, trust_environment=trust_environment).plan(study)
 
 
 @dataclass(frozen=True)
@@ -73,16 +94,34 @@ class Planner:
     worker: Path
     libraries: Mapping[str, Path]
     ceilings: Ceilings | None = None
+    # Whether code of the study and of other packages may run.
+    probe: bool = True
 
     @classmethod
-    def from_study(cls, study: Study, host: Host | None = None) -> "Planner":
-        """Create the planner for this machine and the interpreter that the study asks for."""
+    def from_study(
+        cls, study: Study, host: Host | None = None, *, probe: bool = True, trust_environment: bool = False
+    ) -> "Planner":
+        """Create the planner for this machine and the interpreter that the study asks for.
+
+        Args:
+            probe: Whether to start the interpreter and to import workloads of other packages. Otherwise both
+                are read from files only.
+            trust_environment: Whether the study may set any environment variable.
+
+        Raises:
+            UserError: The interpreter cannot be started, or its environment is not trusted.
+        """
+        command = build_interpreter_command(study)
+        if probe:
+            require_trusted_environment(study.environment, str(study.path), is_trusted=trust_environment)
         host = host or read_host()
         worker = build_worker()
-        interpreter = probe_interpreter(build_interpreter_command(study), worker, study.environment)
-        return cls(
-            host, interpreter, worker, find_preloadable_libraries(interpreter), _read_ceilings(host, interpreter)
-        )
+        if probe:
+            interpreter = probe_interpreter(command, worker, study.environment)
+        else:
+            interpreter = read_interpreter_files(command, build_interpreter_environment(study.environment))
+        libraries = find_preloadable_libraries(interpreter)
+        return cls(host, interpreter, worker, libraries, _read_ceilings(host, interpreter), probe)
 
     def plan(self, study: Study, generation: str = "") -> Plan:
         """Plan a study that uses the same interpreter and environment.
@@ -90,9 +129,11 @@ class Planner:
         A new `generation` gives the trials new ids, so they are measured again.
         """
         hints = {name: find_install_hint(name) for name in PRELOADABLE}
-        expansion = expand_study(study, build_machine_view(self.host, self.libraries), hints=hints)
+        view, find = build_machine_view(self.host, self.libraries), None if self.probe else _find_without_import
+        expansion = expand_study(study, view, find_workload=find, hints=hints)
         sources = hash_user_sources(study.workloads)
-        identify = _Identifier(study, self.host, self.interpreter, generation, sources)
+        unread = frozenset() if self.probe else frozenset(filter(_is_of_other_package, study.workloads))
+        identify = _Identifier(study, self.host, self.interpreter, generation, sources, unread)
         trials: list[Trial] = []
         skipped = [identify.skip(point.params, point.reason) for point in expansion.skipped]
         for point in expansion.points:
@@ -112,6 +153,7 @@ class Planner:
             tuple(skipped),
             expansion.num_excluded,
             self.ceilings,
+            unread,
         )
 
     def _build_trial(self, identify: "_Identifier", params: TrialParameters, ranks: tuple[RankPlacement, ...]) -> Trial:
@@ -123,7 +165,7 @@ class Planner:
             ranks=ranks,
             env=build_trial_environment(params, self.libraries, study.environment),
             python=self.interpreter.command,
-            work=_compute_work(params),
+            work={} if params.workload in identify.unread_workloads else _compute_work(params),
             code_versions=identify.read_versions(mapping),
             generation=identify.generation,
         )
@@ -139,11 +181,15 @@ class _Identifier:
     generation: str
     # Fingerprints of the user's files, each read once.
     sources: Mapping[str, str]
+    unread_workloads: frozenset[str]
 
     def read_versions(self, params: Mapping[str, Any]) -> dict[str, int | str]:
         return read_code_versions(params, self.sources)
 
     def compute_id(self, params: Mapping[str, Any]) -> str:
+        """Compute the id of a point; empty if it is unknown."""
+        if _explain_unknown_id(params, self.interpreter, self.unread_workloads):
+            return ""
         return compute_trial_identity(
             params,
             self.study.protocol,
@@ -158,10 +204,27 @@ class _Identifier:
         return SkippedTrial(self.compute_id(params), params, reason, self.read_versions(params))
 
 
+def _explain_unknown_id(params: Mapping[str, Any], interpreter: Interpreter, unread: frozenset[str]) -> str:
+    if params["workload"] in unread:
+        return f"{params['workload']} is a workload of another package, which was not imported"
+    return interpreter.problem
+
+
+def _is_of_other_package(workload: str) -> bool:
+    return not is_custom(workload) and WORKLOADS.find_version(workload) is None
+
+
+def _find_without_import(name: str) -> Workload | None:
+    """Find a built-in workload; None for one of another package, whose code is not imported."""
+    if _is_of_other_package(name) and name in WORKLOADS.list_names():
+        return None
+    return find_workload(name)
+
+
 def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
     """Read the ceilings that `corewise doctor --ceilings` has cached for this machine, if any.
 
-    Damaged files are reported on stderr, since they explain missing or outdated ceilings.
+    Unusable files are reported on stderr, since they explain missing or outdated ceilings.
     """
     runtime = next((name for name in ("torch", "numpy") if name in interpreter.packages), "")
     version = interpreter.packages.get(runtime, "")
@@ -171,7 +234,7 @@ def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
     if cached.problems:
         files = "; ".join(" ".join(each.split()) for each in cached.problems)
         remedy = "`corewise doctor --ceilings` measures them again"
-        print(f"corewise: ignored damaged ceiling files: {files}; {remedy}", file=sys.stderr)
+        print(f"corewise: ignored unusable ceiling files: {files}; {remedy}", file=sys.stderr)
     return cached.ceilings
 
 

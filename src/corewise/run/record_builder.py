@@ -36,6 +36,7 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         status = "skipped" if failed.kind in REFUSALS else "failed"
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
+    lease = progress.lease
     return replace(
         _build_base(plan, trial.trial_id, status),
         kind=failed.kind if failed else "",
@@ -50,14 +51,20 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         work=trial.work,
         code_versions=trial.code_versions,
         generation=trial.generation,
-        notes=_collect_notes(progress, list_ceiling_notes(trial, metrics, plan.host.facts.caches)),
+        notes=_collect_notes(
+            progress, [*_list_core_notes(plan, trial), *list_ceiling_notes(trial, metrics, plan.host.facts.caches)]
+        ),
         started_at=progress.started_at,
+        lease=lease.token if lease else "",
+        replaced_leases=lease.replaced if lease else (),
     )
 
 
 def format_manual_command(plan: Plan, trial: Trial, folder: str) -> str:
     """Format the shell line that runs the trial once from a cold start; `folder` holds its trial file."""
-    file, out = f"{folder}/{trial.trial_id}.json", f"{folder}/{trial.trial_id}-results"
+    # A plan that ran nothing may not know the id.
+    name = trial.trial_id or "ID"
+    file, out = f"{folder}/{name}.json", f"{folder}/{name}-results"
     return format_shell_line(build_run_command(trial, plan.worker, file, out), trial.env, os.environ)
 
 
@@ -74,7 +81,12 @@ def _build_base(plan: Plan, trial_id: str, status: str) -> Record:
     )
 
 
-def _collect_notes(progress: TrialProgress, ceiling_notes: Sequence[str]) -> tuple[str, ...]:
+def _list_core_notes(plan: Plan, trial: Trial) -> list[str]:
+    note = plan.describe_cores(trial)
+    return [note] if note else []
+
+
+def _collect_notes(progress: TrialProgress, trial_notes: Sequence[str]) -> tuple[str, ...]:
     notes = [note for run in progress.runs for rank in run.ranks for note in rank.get("notes", ())]
     if progress.trial.protocol.start == "fresh":
         notes.append("each rank imported the framework: no warm parent was used")
@@ -85,4 +97,4 @@ def _collect_notes(progress: TrialProgress, ceiling_notes: Sequence[str]) -> tup
             else f"{progress.num_unrepeated} disturbed runs count"
         )
         notes.append(f"{runs}: the study had used up its time for repeats")
-    return tuple(dict.fromkeys([*notes, *ceiling_notes]))
+    return tuple(dict.fromkeys([*notes, *trial_notes]))

@@ -8,26 +8,39 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
+from corewise.errors import UserError
 from corewise.measured.parameters import Binding
 from corewise.measured.trial import NOT_NOW, Trial, to_json, write_json_atomically
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
 from corewise.run.lease_heartbeat import Heartbeat
 from corewise.run.neighbour_load import NeighbourWatch
-from corewise.run.plan import Plan
+from corewise.run.plan import Plan, SkippedTrial
 from corewise.run.provisional_records import read_earlier_runs
 from corewise.run.record_builder import build_skipped_record, build_trial_record
 from corewise.run.run_collector import collect_run
 from corewise.run.trial_progress import RepeatBudget, TrialProgress, is_settled, must_repeat
 from corewise.run.warm_parent import MAX_PARENTS, ParentFailure, ParentKey, ParentPool
 from corewise.store.brief_records import extract_brief, extract_outline
-from corewise.store.leases import Lease, LeaseHeld, acquire_lease
+from corewise.store.leases import (
+    TRIAL_LEASE,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    acquire_lease,
+    acquire_when_free,
+    remove_stale_leases,
+)
 from corewise.store.store import Store
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
 
 POLL_OTHERS_S = 5.0
+POLL_SKIPS_S = 0.2
+# The lease under which infeasible points are recorded.
+SKIP_LEASE = "skips"
 # This many trials are interleaved; other hosts can claim the rest meanwhile.
 MAX_INTERLEAVED = 32
 # A trial whose warm parent dies twice fails.
@@ -99,13 +112,16 @@ class StudyRun:
 
     def _execute(self) -> StudyOutcome:
         with ExitStack() as stack:
-            host = acquire_lease(
-                self.store.leases_folder, f"host-{self.plan.host.facts.hostname}", self._build_lease_owner()
+            host = acquire_when_free(
+                self.store.leases_folder,
+                f"host-{self.plan.host.facts.hostname}",
+                self._build_lease_owner(),
+                lambda: self.observer.report_waiting(len(self.plan.trials)),
             )
             stack.callback(host.release)
             beating = Heartbeat(host)
             stack.callback(beating.stop)
-            self._record_skipped()
+            self._record_skipped(beating)
             done = self._read_done_ids()
             mine = {t.trial_id: t for t in self.plan.trials if t.trial_id not in done}
             before = {t.trial_id for t in self.plan.trials} - mine.keys()
@@ -117,7 +133,7 @@ class StudyRun:
             stack.callback(pool.close)
             self._clear_finished_work()
             self.observer.report_plan(list(mine.values()))
-            self._run_rounds(mine, pool, beating)
+            self._run_rounds(mine, pool, beating, host)
         elsewhere = self._find_failed_elsewhere()
         num_failed = self.counts["failed"] + len(elsewhere)
         done_before = already - len(elsewhere & before)
@@ -135,39 +151,68 @@ class StudyRun:
         return {"study": self.plan.study.name}
 
     def _clear_finished_work(self) -> None:
-        """Remove work folders that an interrupted run left behind after writing the record."""
-        for trial_id in self._read_done_ids().intersection(self.store.list_work_ids()):
+        """Remove work folders and leases that an interrupted run left behind after writing the record."""
+        done = self._read_done_ids()
+        for trial_id in done.intersection(self.store.list_work_ids()):
             shutil.rmtree(self.store.get_work_dir(trial_id), ignore_errors=True)
+        remove_stale_leases(self.store.leases_folder, lambda name: name.removeprefix(TRIAL_LEASE) in done)
 
     def _read_done_ids(self) -> set[str]:
         return self.store.read_done_ids() - self._retry_ids
 
-    def _record_skipped(self) -> None:
-        done = self._read_done_ids()
-        for point in self.plan.skipped:
-            if point.trial_id not in done:
+    def _record_skipped(self, beating: Heartbeat) -> None:
+        """Record the infeasible points that have no record; a lease keeps other hosts from doing so too."""
+        while self._list_unrecorded_skips():
+            try:
+                lease = acquire_lease(self.store.leases_folder, SKIP_LEASE, self._build_lease_owner())
+            except LeaseHeld:
+                time.sleep(POLL_SKIPS_S)
+                continue
+            beating.add(lease)
+            self.store.refresh()
+            for point in self._list_unrecorded_skips():
                 self._append(build_skipped_record(self.plan, point))
+            beating.drop(lease)
+            lease.release()
 
-    def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat) -> None:
+    def _list_unrecorded_skips(self) -> list[SkippedTrial]:
+        done = self._read_done_ids() if self.plan.skipped else set()
+        return [point for point in self.plan.skipped if point.trial_id not in done]
+
+    def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat, host: Lease) -> None:
         """Run the claimed trials in rounds, so drift affects all of them equally."""
         active: dict[str, TrialProgress] = {}
         while waiting or active:
+            if not host.is_held():
+                raise UserError(
+                    "another process took over this host while this one was paused: all records are safe; "
+                    "wait until that process ends, then run the same command again to resume"
+                )
             if not active:
                 active.update(self._claim(waiting, beating))
                 pool.warm(each.trial for each in active.values() if not is_settled(each))
             if not active:
-                self.observer.report_waiting(len(waiting))
-                time.sleep(POLL_OTHERS_S)
+                if waiting:
+                    self.observer.report_waiting(len(waiting))
+                    time.sleep(POLL_OTHERS_S)
                 continue
             order = sorted(active)
             self._rng.shuffle(order)
             for trial_id in order:
                 progress = active[trial_id]
-                if self._run_next(progress, pool, lambda: self._estimate_remaining_s(active, waiting)):
-                    del active[trial_id]
-                    if progress.lease is not None:
-                        beating.drop(progress.lease)
-                        progress.lease.release()
+                try:
+                    if not self._run_next(progress, pool, lambda: self._estimate_remaining_s(active, waiting)):
+                        continue
+                except (LeaseLost, OSError):
+                    # This process was paused for long, and the new holder may have removed the trial's folder.
+                    if not _has_lost_lease(progress):
+                        raise
+                    # The trial waits until its new holder has recorded it.
+                    waiting[trial_id] = progress.trial
+                del active[trial_id]
+                if progress.lease is not None:
+                    beating.drop(progress.lease)
+                    progress.lease.release()
 
     def _claim(self, waiting: dict[str, Trial], beating: Heartbeat) -> dict[str, TrialProgress]:
         """Claim waiting trials that no other host holds, and read their progress."""
@@ -180,17 +225,20 @@ class StudyRun:
                 break
             with suppress(LeaseHeld):
                 leases[trial_id] = acquire_lease(
-                    self.store.leases_folder, f"trial-{trial_id}", self._build_lease_owner()
+                    self.store.leases_folder, f"{TRIAL_LEASE}{trial_id}", self._build_lease_owner()
                 )
+                beating.add(leases[trial_id])
+        if leases:
+            self.store.refresh()
         self._drop_retried(leases)
         done = self._read_done_ids() if leases else set()
         claimed: dict[str, TrialProgress] = {}
         for trial_id, lease in leases.items():
             trial = waiting.pop(trial_id)
             if trial_id in done:
+                beating.drop(lease)
                 lease.release()
             else:
-                beating.add(lease)
                 claimed[trial_id] = self._resume(trial, lease)
         return claimed
 
@@ -211,17 +259,29 @@ class StudyRun:
             # Remove what the failed run left behind.
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.store.get_trial_file(trial.trial_id), to_json(trial))
+        trial_file = self.store.get_trial_file(trial.trial_id)
+        # A run that was killed while it wrote the trial file leaves a temporary one.
+        for path in trial_file.parent.glob(f".{trial_file.name}.*.part"):
+            path.unlink(missing_ok=True)
+        write_json_atomically(trial_file, to_json(trial))
         return replace(read_earlier_runs(folder, trial), lease=lease)
 
     def _run_next(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
-        """Run the trial once more if needed; True when its record is written."""
+        """Run the trial once more if needed; True when its record is written.
+
+        Raises:
+            LeaseLost: if another process took over the trial; a complete result is recorded as late.
+        """
         trial = progress.trial
         self._run_if_needed(progress, pool, seconds_left)
         if not is_settled(progress):
             return False
         trials = str(self.store.get_trial_file(trial.trial_id).parent)
-        self._append(build_trial_record(self.plan, progress, trials))
+        record = build_trial_record(self.plan, progress, trials)
+        if _has_lost_lease(progress):
+            self.store.append(replace(record, replaced_leases=(*record.replaced_leases, record.lease)))
+            raise LeaseLost(f"trial {trial.trial_id} was taken over by another process")
+        self._append(record)
         shutil.rmtree(self.store.get_work_dir(trial.trial_id), ignore_errors=True)
         return True
 
@@ -229,24 +289,24 @@ class StudyRun:
         trial = progress.trial
         if not is_settled(progress):
             index = progress.next_index
+            _require_lease(progress)
             self.observer.report_run_start(trial, index)
             began = time.monotonic()
-            run = self._run_once(trial, index, pool)
+            run = self._run_once(trial, index, pool, progress.lease)
+            _require_lease(progress)
             progress.run_s.append(time.monotonic() - began)
             self._save_run(progress, run, index)
             self.observer.report_run_end(trial, run, seconds_left())
 
-    def _run_once(self, trial: Trial, index: int, pool: ParentPool) -> TrialRun:
-        folder = self.store.get_work_dir(trial.trial_id)
-        out_dir = folder / f"run-{index:03d}.part"
+    def _run_once(self, trial: Trial, index: int, pool: ParentPool, lease: Lease | None) -> TrialRun:
+        out_dir = self._build_run_folder(trial, index, lease)
         for attempt in range(MAX_PARENT_STARTS):
             shutil.rmtree(out_dir, ignore_errors=True)
             out_dir.mkdir(parents=True)
             try:
-                trial_file = self.store.get_trial_file(trial.trial_id)
                 parent = pool.get(trial)
                 with NeighbourWatch(self._find_idle_cpus(trial)) as watch:
-                    results = parent.run(trial, trial_file, out_dir, lambda _phase: None)
+                    results = parent.run(trial, out_dir, lambda _phase: None)
                 run = collect_run(trial, results)
                 if run.kind == "disk":
                     raise OSError(errno.ENOSPC, run.reason)
@@ -257,6 +317,11 @@ class StudyRun:
                 if problem.category != "crash" or attempt + 1 == MAX_PARENT_STARTS:
                     return TrialRun(status="failed", kind=problem.category, reason=str(problem))
         raise AssertionError("unreachable")
+
+    def _build_run_folder(self, trial: Trial, index: int, lease: Lease | None) -> Path:
+        """Return the folder of a run in flight; its name differs from that of a paused process."""
+        token = f"-{lease.token}" if lease else ""
+        return self.store.get_work_dir(trial.trial_id) / f"run-{index:03d}{token}.part"
 
     def _find_idle_cpus(self, trial: Trial) -> set[int]:
         """Find the CPUs of the allocation that should be idle; reserved cores are left to the system."""
@@ -289,7 +354,7 @@ class StudyRun:
             progress.num_unrepeated += 1
         suffix = "-disturbed" if repeat else ""
         write_json_atomically(folder / f"run-{index:03d}{suffix}.json", run.to_json())
-        shutil.rmtree(folder / f"run-{index:03d}.part", ignore_errors=True)
+        shutil.rmtree(self._build_run_folder(progress.trial, index, progress.lease), ignore_errors=True)
         (progress.disturbed if repeat else progress.runs).append(run)
         progress.next_index = index + 1
 
@@ -308,3 +373,13 @@ class StudyRun:
             one_s = statistics.fmean(progress.run_s) if progress.run_s else estimate_run_s(progress.trial)
             total += missing * one_s
         return total
+
+
+def _has_lost_lease(progress: TrialProgress) -> bool:
+    return progress.lease is not None and not progress.lease.is_held()
+
+
+def _require_lease(progress: TrialProgress) -> None:
+    """Raise LeaseLost if another process took over the trial."""
+    if _has_lost_lease(progress):
+        raise LeaseLost(f"trial {progress.trial.trial_id} was taken over by another process")

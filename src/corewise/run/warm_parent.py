@@ -2,19 +2,20 @@
 
 import os
 import selectors
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from corewise.launch.environment import strip_controlled_variables
+from corewise.launch.supervision.supervised_command import SupervisedCommand
 from corewise.launch.worker_commands import build_serve_command
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import RankResult, Trial
+from corewise.measured.trial import RankResult, Trial, to_json
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.signal_names import name_signal
 from corewise.run.rank_results import read_result
@@ -23,6 +24,8 @@ from corewise.run.rank_results import read_result
 START_LIMIT_S = 180.0
 # A parent that does not answer this long after the time limit of the run counts as hung.
 ANSWER_GRACE_S = 10.0
+# A parent that is asked to end, or has crashed, gets this time.
+CLOSE_LIMIT_S = 2.0
 LOG_TAIL_BYTES = 2000
 # Each warm parent holds a framework in memory.
 MAX_PARENTS = 12
@@ -68,21 +71,17 @@ class WarmParent:
         self.log_file = log_file
         command = build_serve_command(key.python, worker, runtime=key.runtime, cpus=cpus, cold=key.cold)
         env = {**strip_controlled_variables(os.environ), **dict(key.env)}
-        with open(log_file, "ab") as log:
-            self.process = self._start(command, env, log)
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.channel = Channel(self.process.stdout.fileno(), self.process.stdin.fileno())
-        self.warm_s: float | None = None
-
-    @staticmethod
-    def _start(command: Sequence[str], env: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         try:
-            return subprocess.Popen(
-                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
-        except OSError as problem:
+            with open(log_file, "ab") as log:
+                self.process = SupervisedCommand(
+                    command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                )
+        except BlockingIOError as problem:
+            # The limit of processes is reached.
             raise ParentFailure("missing", f"cannot start {command[0]}: {problem.strerror}") from problem
+        to_parent, from_parent = self.process.pipes
+        self.channel = Channel(from_parent.fileno(), to_parent.fileno())
+        self.warm_s: float | None = None
 
     def wait_until_warm(self) -> None:
         """Wait until the framework is imported; raises ParentFailure when that fails."""
@@ -93,24 +92,29 @@ class WarmParent:
             raise ParentFailure(str(message["kind"]), str(message["reason"]))
         self.warm_s = float(str(message["warm_s"]))
 
-    def run(self, trial: Trial, trial_file: Path, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]:
-        """Run the trial once and return one result per rank."""
+    def run(self, trial: Trial, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]:
+        """Run the trial once and return one result per rank.
+
+        The trial names the user's code. It travels over the pipe, because others may be able to write to the store.
+        """
         self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
-        self.channel.send(cmd="run", trial=str(trial_file), out=str(out_dir), asked_at_ns=asked_at_ns)
+        self.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), asked_at_ns=asked_at_ns)
         limit = time.monotonic() + trial.protocol.timeout_s + ANSWER_GRACE_S
-        self._receive(limit, on_phase)
-        return [read_result(out_dir / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
+        message = self._receive(limit, on_phase)
+        results = [read_result(out_dir / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
+        notes = describe_leftovers(message.get("leftovers", ()))
+        return [replace(results[0], notes=(*results[0].notes, *notes)), *results[1:]]
 
-    def start_held_run(self, trial_file: Path, folder: Path) -> int:
+    def start_held_run(self, trial: Trial, folder: Path) -> int:
         """Start a held run with named pipes in `folder`; return the process id of its keeper."""
         self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
-        self.channel.send(cmd="hold", trial=str(trial_file), out=str(folder), asked_at_ns=asked_at_ns)
+        self.channel.send(cmd="hold", trial=to_json(trial), out=str(folder), asked_at_ns=asked_at_ns)
         message = self._receive(time.monotonic() + START_LIMIT_S, lambda _phase: None)
         return int(str(message["pid"]))
 
-    def _receive(self, limit: float, on_phase: Callable[[str], None]) -> dict[str, object]:
+    def _receive(self, limit: float, on_phase: Callable[[str], None]) -> dict[str, Any]:
         """Return the next message that is not a phase; sleeps in the kernel meanwhile."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel.read_fd, selectors.EVENT_READ)
@@ -126,39 +130,42 @@ class WarmParent:
                         return message
                     on_phase(str(message["phase"]))
                 if self.channel.closed:
-                    raise ParentFailure("crash", self._explain_end())
+                    raise self._build_failure()
 
-    def _explain_end(self) -> str:
-        code = self.process.wait()
-        how = name_signal(-code) if code < 0 else f"exit code {code}"
+    def _build_failure(self) -> ParentFailure:
+        """Build the failure of a process that has closed its pipe, which ends with it."""
+        self.process.wait(CLOSE_LIMIT_S)
+        self.process.end()
+        end = self.process.read_end()
+        if end.problem:
+            return ParentFailure("missing", f"cannot start {self.key.python[0]}: {end.problem}")
+        how = name_signal(-end.code) if end.code < 0 else f"exit code {end.code}"
         tail = ""
         with suppress(OSError):
             tail = self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
         last = tail.splitlines()[-1] if tail else "no output"
-        return f"the warm parent ended ({how}): {last}"
+        return ParentFailure("crash", f"the warm parent ended ({how}): {last}")
 
     def close(self) -> None:
         """Ask the process to end; kill it if it does not."""
         self.channel.send(cmd="stop")
-        try:
-            self.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._close_pipes()
+        self.process.wait(CLOSE_LIMIT_S)
+        self.kill()
 
     def kill(self) -> None:
-        """Kill the process and all its ranks."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        # Each rank has asked the kernel to die with its parent.
-        self.process.wait()
-        self._close_pipes()
+        """Kill the process, its ranks, and everything that they have started."""
+        self.process.end()
+        for pipe in self.process.pipes:
+            with suppress(OSError):
+                pipe.close()
 
-    def _close_pipes(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+
+def describe_leftovers(names: Sequence[str]) -> tuple[str, ...]:
+    """Describe the processes that a run left behind as a note; none if there were none."""
+    if not names:
+        return ()
+    counted = ", ".join(f"{num} × {name}" for name, num in sorted(Counter(names).items()))
+    return (f"the workload left processes behind, which were killed: {counted}",)
 
 
 class ParentPool:
@@ -194,7 +201,7 @@ class ParentPool:
         """Return the parent for this trial, which may still be importing its framework."""
         key = ParentKey.from_trial(trial)
         parent = self._parents.pop(key, None)
-        if parent is None or parent.process.poll() is not None:
+        if parent is None or parent.process.has_ended:
             while len(self._parents) >= self.max_parents:
                 self._parents.pop(next(iter(self._parents))).close()
             self._num_started += 1

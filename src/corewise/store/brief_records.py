@@ -40,6 +40,8 @@ def extract_brief(record: Record) -> Record:
         started_at=record.started_at,
         finished_at=record.finished_at,
         corewise_version=sys.intern(record.corewise_version),
+        lease=record.lease,
+        replaced_leases=record.replaced_leases,
     )
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from corewise.store.sealed_lines import SealedEntry, scan_lines
+from corewise.store.sealed_lines import SealedEntry, scan_file, skip_line
 from corewise.study.record import Record, UnreadableRecord
 
 T = TypeVar("T")
@@ -48,13 +48,15 @@ class RecordPlace(NamedTuple):
 
 
 class FoundRecord(NamedTuple, Generic[T]):
-    """An intact record: its trial, status, finish time and place, and the extracted value."""
+    """An intact record: its trial, status, finish time, leases and place, and the extracted value."""
 
     trial_id: str
     is_ok: bool
     finished_s: float
     place: RecordPlace
     value: T
+    lease: str = ""
+    replaced_leases: tuple[str, ...] = ()
 
 
 class FilePart(NamedTuple):
@@ -79,7 +81,7 @@ def split_files(paths: Iterable[Path], part_bytes: int = _PART_BYTES) -> Iterato
         start = 0
         try:
             with open(path, "rb") as file:
-                while file.seek(start + part_bytes) and file.readline() and file.read(1):
+                while file.seek(start + part_bytes) and skip_line(file) and file.read(1):
                     end = file.tell() - 1
                     yield FilePart(path, start, end)
                     start = end
@@ -120,24 +122,24 @@ def _build_found_record(
     record: Record, place: RecordPlace, entry: SealedEntry, extract: Extractor[Any]
 ) -> FoundRecord[Any]:
     finished_s = _parse_finish_time(record.finished_at)
-    return FoundRecord(record.trial_id, record.status == "ok", finished_s, place, extract(record, entry))
+    value = extract(record, entry)
+    is_ok, replaced = record.status == "ok", tuple(map(str, record.replaced_leases))
+    return FoundRecord(record.trial_id, is_ok, finished_s, place, value, record.lease, replaced)
 
 
 def _read_entries(part: FilePart, settle_s: float) -> Iterator[SealedEntry]:
     """Read the entries of a part; an incomplete last line of a file is read once more."""
     with open(part.file, "rb", buffering=_BUFFER_BYTES) as file:
         file.seek(part.start)
-        line, offset = 1, part.start
-        for raw in file:
-            if not raw.endswith(b"\n") and settle_s > 0:
+        for entry in scan_file(file, 1, part.start):
+            if part.end is not None and entry.offset >= part.end:
+                return
+            if entry.is_open and settle_s > 0:
                 time.sleep(settle_s)
-                file.seek(offset)
-                yield from scan_lines(file, line, offset)
+                file.seek(entry.offset)
+                yield from scan_file(file, entry.line, entry.offset)
                 return
-            yield from scan_lines((raw,), line, offset)
-            line, offset = line + 1, offset + len(raw)
-            if part.end is not None and offset >= part.end:
-                return
+            yield entry
 
 
 def _parse_finish_time(finished_at: str) -> float:

@@ -4,6 +4,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class ProcessIdentity:
             pid=pid,
             start_ticks=_read_start_ticks(pid) or 0,
         )
+
+    @classmethod
+    def from_json(cls, values: Any) -> "ProcessIdentity":
+        """Build an identity from parsed JSON; raises TypeError or KeyError if it is none."""
+        host, boot_id, pid_namespace = (values[name] for name in ("host", "boot_id", "pid_namespace"))
+        pid, start_ticks = values["pid"], values["start_ticks"]
+        if {type(host), type(boot_id), type(pid_namespace)} != {str} or {type(pid), type(start_ticks)} != {int}:
+            raise TypeError("not the identity of a process")
+        return cls(host, boot_id, pid_namespace, pid, start_ticks)
 
     def is_here(self) -> bool:
         """Return True if the process ran on this host, boot and namespace."""

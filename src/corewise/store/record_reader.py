@@ -32,16 +32,19 @@ class ReadResult:
     """The records of a store, one per trial in the order they finished, and all damage.
 
     If a trial has several records, one counts: an ok record before a failed or skipped one, the first of
-    several ok records, the last of several others. The rest are duplicates.
+    several ok records, the last of several others. The rest are duplicates. A late record, whose process had
+    lost its lease to the process of another record, counts only if all of them are late.
 
     Attributes:
         places: the position of each of `records`.
+        late: late records that do not count.
     """
 
     records: tuple[Record, ...]
     damage: tuple[Damage, ...]
     duplicates: tuple[Record, ...] = ()
     places: tuple[RecordPlace, ...] = ()
+    late: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class StoreContents(Generic[T]):
     records: tuple[FoundRecord[T], ...]
     damage: tuple[Damage, ...]
     duplicates: tuple[FoundRecord[T], ...]
+    late: tuple[FoundRecord[T], ...] = ()
 
 
 def read_files(paths: Iterable[Path], shorten: Shorten | None = None) -> ReadResult:
@@ -62,6 +66,7 @@ def read_files(paths: Iterable[Path], shorten: Shorten | None = None) -> ReadRes
         damage=contents.damage,
         duplicates=tuple(each.value for each in contents.duplicates),
         places=tuple(each.place for each in contents.records),
+        late=tuple(each.value for each in contents.late),
     )
 
 
@@ -75,8 +80,8 @@ def read_contents(paths: Iterable[Path], extract: Extractor[T]) -> StoreContents
         else:
             reads = read_in_parallel(parts, extract)
         found_records = [each for read in reads for each in read.records]
-        records, duplicates = _choose_records(found_records)
-    return StoreContents(records, tuple(_collect_damage(parts, reads)), duplicates)
+        records, duplicates, late = _choose_records(found_records)
+    return StoreContents(records, tuple(_collect_damage(parts, reads)), duplicates, late)
 
 
 def read_file(path: Path, settle_s: float = SETTLE_S) -> tuple[list[Record], list[Damage]]:
@@ -108,19 +113,23 @@ def _apply_shorten(shorten: Shorten, record: Record, entry: SealedEntry) -> Reco
 
 def _choose_records(
     found_records: list[FoundRecord[T]],
-) -> tuple[tuple[FoundRecord[T], ...], tuple[FoundRecord[T], ...]]:
-    """Split records into those that count, in the order they finished, and duplicates."""
+) -> tuple[tuple[FoundRecord[T], ...], tuple[FoundRecord[T], ...], tuple[FoundRecord[T], ...]]:
+    """Split records into those that count, in the order they finished, duplicates and late ones."""
+    # Tokens are unique, so the trial need not be looked at.
+    lost_leases = {token for each in found_records for token in each.replaced_leases if token}
     chosen: dict[str, FoundRecord[T]] = {}
     duplicates: list[FoundRecord[T]] = []
-    for each in sorted(found_records, key=_rank_precedence):
+    late: list[FoundRecord[T]] = []
+    for each in sorted(found_records, key=lambda each: (each.lease in lost_leases, *_rank_precedence(each))):
         if chosen.setdefault(each.trial_id, each) is not each:
-            duplicates.append(each)
-    return tuple(sorted(chosen.values(), key=lambda each: each.finished_s)), tuple(duplicates)
+            (late if each.lease in lost_leases else duplicates).append(each)
+    return tuple(sorted(chosen.values(), key=lambda each: each.finished_s)), tuple(duplicates), tuple(late)
 
 
-def _rank_precedence(record: FoundRecord[Any]) -> tuple[bool, float]:
+def _rank_precedence(record: FoundRecord[Any]) -> tuple[bool, float, str, int]:
     """Return a key that puts ok records first, from the earliest, then the others, from the latest."""
-    return (False, record.finished_s) if record.is_ok else (True, -record.finished_s)
+    place = (record.place.file.name, record.place.offset)
+    return (False, record.finished_s, *place) if record.is_ok else (True, -record.finished_s, *place)
 
 
 def _collect_damage(parts: Sequence[FilePart], reads: Sequence[PartContents[Any]]) -> Iterator[Damage]:

@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -17,6 +17,11 @@ _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
 _SEAL_BYTES = 18
 # Orjson reads larger integers as floats.
 _EXACT_UP_TO = 2**63
+# Longer lines are damage. Records have kilobytes; a reader keeps a few copies of one line in memory.
+MAX_LINE_BYTES = 64 * 2**20
+TOO_LONG = f"longer than {MAX_LINE_BYTES // 2**20} MiB: not written by Corewise"
+# An object may contain others that begin like a record, so this many possible beginnings are tried.
+_MAX_STARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class SealedEntry:
         text: the sealed text of the object, perhaps with its newline.
         start: of that text within the line.
         is_strict: the text is strict JSON, without NaN or lone surrogates.
+        is_open: the line has no newline, so it may still be in writing.
     """
 
     line: int
@@ -39,6 +45,7 @@ class SealedEntry:
     text: bytes = b""
     start: int = 0
     is_strict: bool = False
+    is_open: bool = False
 
 
 def seal(data: Mapping[str, Any]) -> bytes:
@@ -58,9 +65,45 @@ def scan_lines(raw_lines: Iterable[bytes], line: int = 1, offset: int = 0) -> It
         if value is None:
             yield from _scan_damaged(raw.removesuffix(b"\n"), number, offset, has_newline=raw.endswith(b"\n"))
         else:
-            damage = "" if raw.endswith(b"\n") else "no newline after its record"
-            yield SealedEntry(number, offset, value, damage, raw, is_strict=is_strict)
+            is_open = not raw.endswith(b"\n")
+            damage = "no newline after its record" if is_open else ""
+            yield SealedEntry(number, offset, value, damage, raw, is_strict=is_strict, is_open=is_open)
         offset += len(raw)
+
+
+def scan_file(file: BinaryIO, line: int = 1, offset: int = 0) -> Iterator[SealedEntry]:
+    """Yield the entries of a file from its current position on; memory is bounded whatever it contains.
+
+    Args:
+        line: number of the line at the current position.
+        offset: the current position.
+    """
+    for raw, num_bytes in iterate_lines(file):
+        if raw:
+            yield from scan_lines((raw,), line, offset)
+        else:
+            yield SealedEntry(line, offset, None, TOO_LONG)
+        line, offset = line + 1, offset + num_bytes
+
+
+def iterate_lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield each line and its length; of a line longer than any record only the length, with empty bytes."""
+    while raw := file.readline(MAX_LINE_BYTES):
+        num_bytes = len(raw)
+        if num_bytes == MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            raw = b""
+            num_bytes += skip_line(file)
+        yield raw, num_bytes
+
+
+def skip_line(file: BinaryIO, chunk_bytes: int = 2**20) -> int:
+    """Move to the next line in bounded memory; returns the number of bytes skipped."""
+    skipped = 0
+    while chunk := file.readline(chunk_bytes):
+        skipped += len(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return skipped
 
 
 def unseal(text: bytes) -> dict[str, Any] | None:
@@ -111,21 +154,26 @@ def _scan_damaged(text: bytes, line: int, offset: int, has_newline: bool) -> Ite
     damage = _describe_damage(text, has_newline)
     if objects:
         damage += f"; {len(objects)} intact {'record' if len(objects) == 1 else 'records'} in it could be read"
-    yield SealedEntry(line, offset, None, damage)
+    yield SealedEntry(line, offset, None, damage, is_open=not has_newline)
     for start, end, value in objects:
         yield SealedEntry(line, offset, value, "", text[start:end], start)
 
 
 def _find_whole_objects(text: bytes) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Find objects with a valid seal in a damaged line, with their positions."""
+    """Find objects with a valid seal in a damaged line, with their positions.
+
+    No object contains the seal of another, because quotation marks in texts are escaped. So each one lies
+    between two seals, and the time is linear in the length of the line.
+    """
     searched_to = 0
     for mark in _SEAL.finditer(text):
-        for start in _START.finditer(text, searched_to, mark.start()):
-            value = unseal(text[start.start() : mark.end()])
+        starts = [start.start() for start in _START.finditer(text, searched_to, mark.start())]
+        for start in reversed(starts[-_MAX_STARTS:]):
+            value = unseal(text[start : mark.end()])
             if value is not None:
-                yield start.start(), mark.end(), value
-                searched_to = mark.end()
+                yield start, mark.end(), value
                 break
+        searched_to = mark.end()
 
 
 def _describe_damage(text: bytes, has_newline: bool) -> str:

@@ -1,7 +1,9 @@
 """The store: a folder of append-only record files with one writer each. It survives kills and torn writes."""
 
+import contextlib
 import os
 import re
+import secrets
 import shlex
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -15,11 +17,19 @@ from corewise.store.file_parts import Damage, Extractor, RecordPlace, T
 from corewise.store.line_writer import RecordWriter, StoreFull, is_full, is_record_file
 from corewise.store.record_lookup import PlaceReader
 from corewise.store.record_reader import ReadResult, StoreContents, read_contents, read_files
-from corewise.store.sealed_lines import SealedEntry, extract_sealed_part, scan_lines, seal
+from corewise.store.sealed_lines import (
+    MAX_LINE_BYTES,
+    SealedEntry,
+    extract_sealed_part,
+    iterate_lines,
+    scan_lines,
+    seal,
+)
 from corewise.study.record import RECORD_SCHEMA, STATUSES, Record, UnreadableRecord, format_utc_now
 
 STORE_SCHEMA = 1
 MARKER = "corewise-store.json"
+_MAX_MARKER_BYTES = 2**16
 _PARTS = {"records", "work", "leases", "trials", "logs"}
 _TRIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # The beginning of a record of this version. A sealed line that matches is readable.
@@ -91,8 +101,18 @@ class Store:
             return []
 
     def append(self, record: Record) -> None:
-        """Write a record to disk; raises StoreFull, without losing records, if the disk is full."""
+        """Write a record to disk.
+
+        Raises:
+            StoreFull: if the disk is full; earlier records are safe.
+            UserError: if the store cannot be written, or the record is longer than readers accept.
+        """
         line = seal(record.to_json())
+        if len(line) > MAX_LINE_BYTES:
+            raise UserError(
+                f"the record of trial {record.trial_id} has {len(line) // 2**20} MiB, more than a store takes "
+                f"({MAX_LINE_BYTES // 2**20} MiB): take fewer samples or ranks per trial"
+            )
         with self._lock:
             try:
                 self._open_writer().append(line)
@@ -135,6 +155,17 @@ class Store:
             self._read_new(path)
         return set(self._done)
 
+    def refresh(self) -> None:
+        """Make record files that other hosts created visible: network file systems list a folder from a cache.
+
+        The cache is dropped when this host itself changes the folder.
+        """
+        probe = self.records_folder / f".{secrets.token_hex(8)}.probe"
+        with contextlib.suppress(OSError):
+            self.records_folder.mkdir(exist_ok=True)
+            probe.touch()
+            probe.unlink()
+
     def close(self) -> None:
         """Close the record file of this process."""
         with self._lock:
@@ -171,7 +202,8 @@ class Store:
         places = tuple(every.places[i] for i in chosen)
         records = tuple(shorten(record) if shorten else record for record in self.read_at(places))
         duplicates = tuple(record for record in every.duplicates if record.trial_id in only)
-        return ReadResult(records, every.damage, duplicates, places)
+        late = tuple(record for record in every.late if record.trial_id in only)
+        return ReadResult(records, every.damage, duplicates, places, late)
 
     def _list_files(self) -> list[Path]:
         try:
@@ -189,10 +221,10 @@ class Store:
         try:
             with open(path, "rb") as file:
                 file.seek(start)
-                for raw in file:
+                for raw, num_bytes in iterate_lines(file):
                     self._done.update(_extract_trial_ids(raw))
-                    if raw.endswith(b"\n"):
-                        start += len(raw)
+                    if not raw or raw.endswith(b"\n"):
+                        start += num_bytes
         except OSError:
             # `read_records` reports the error.
             return
@@ -238,7 +270,8 @@ class Store:
 
     def _read_marker(self) -> list[SealedEntry]:
         try:
-            return list(scan_lines([(self.path / MARKER).read_bytes()]))
+            with open(self.path / MARKER, "rb") as file:
+                return list(scan_lines([file.read(_MAX_MARKER_BYTES)]))
         except OSError:
             return []
 

@@ -63,7 +63,8 @@ class Record:
     samples_s, metrics, disturbances and ranks; `disturbed` has the runs that were discarded and repeated.
     `code_versions` holds the versions of workload, runtime and engines by parameter, and `source`, the
     fingerprint of a user's own file. `generation` is set where a measurement was repeated on purpose.
-    Times are ISO 8601, UTC.
+    `lease` is the token of the lease that its process held, `replaced_leases` are those that lost this lease
+    before: a record of such a process is late. Times are ISO 8601, UTC.
     """
 
     trial_id: str
@@ -88,6 +89,8 @@ class Record:
     started_at: str = ""
     finished_at: str = ""
     corewise_version: str = ""
+    lease: str = ""
+    replaced_leases: Sequence[str] = ()
 
     @property
     def samples_s(self) -> tuple[float, ...]:

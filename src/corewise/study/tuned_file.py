@@ -39,8 +39,9 @@ class TuningSubject:
 class MachineFingerprint:
     """The properties of a machine that decide whether settings carry over to it.
 
-    `nodes` holds the allocation's cores and CPUs in each NUMA node, largest first. `hostname` only informs
-    the reader: equal machines have different names.
+    `nodes` holds the allocation's cores and CPUs in each NUMA node, largest first, and `core_classes` its cores
+    of each type on a hybrid processor, fastest first. `hostname` only informs the reader: equal machines have
+    different names.
     """
 
     cpu_model: str
@@ -49,6 +50,7 @@ class MachineFingerprint:
     memory_bytes: int
     hostname: str = ""
     host_class: str = ""
+    core_classes: tuple[int, ...] = ()
 
     @property
     def num_cores(self) -> int:
@@ -302,6 +304,13 @@ def _read_nodes(value: Any) -> tuple[tuple[int, int], ...]:
     return tuple(nodes)
 
 
+def _read_core_classes(value: Any) -> tuple[int, ...]:
+    is_list = isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
+    if not is_list:
+        raise ValueError(f"needs the cores of each type, not {value!r:.60}")
+    return tuple(value)
+
+
 Table = Mapping[str, Callable[[Any], Any]]
 _SECTION_READERS: Mapping[Any, Table] = {
     TuningSubject: {"workload": _read_text, "mode": _read_mode, "runtime": _read_text, "command": _read_command},
@@ -312,6 +321,7 @@ _SECTION_READERS: Mapping[Any, Table] = {
         "memory_bytes": _read_count,
         "hostname": _read_text,
         "host_class": _read_text,
+        "core_classes": _read_core_classes,
     },
     MeasuredSpeedup: {
         "throughput": _read_number,

@@ -35,6 +35,7 @@ def tune(
     python: str | None = None,
     runtime: str = "torch",
     environment: Mapping[str, str] | None = None,
+    trust_environment: bool = False,
     throughput: str | None = None,
     check: str | None = None,
     distributed: bool = False,
@@ -56,6 +57,8 @@ def tune(
         store: Folder in which all measurements are stored.
         output: Where to write the settings for `corewise launch`.
         report: Where to write an HTML report.
+        environment: Variables for every start; they are written into the tuned file.
+        trust_environment: Whether `environment` may hold variables that can load code, such as PYTHONPATH.
         throughput, check, distributed: Scripts only; see `corewise tune --help`.
         again: Whether to discard what earlier calls found.
 
@@ -105,7 +108,7 @@ def tune(
         python=python,
         environment=environment,
     )
-    tunable = Tunable.from_question(question)
+    tunable = Tunable.from_question(question, trust_environment=trust_environment)
     opened_store = Store.open(store, create=True)
     with follower_context as active_follower:
         run = Tuning(tunable, opened_store, active_follower, budget_s=budget_s, again=again).run

@@ -11,7 +11,7 @@ from typing import Any
 
 from corewise.analysis.tuning_results import FOLDER
 from corewise.measured.trial import NOT_NOW, Protocol
-from corewise.store.sealed_lines import scan_lines, seal
+from corewise.store.sealed_lines import scan_file, seal
 from corewise.store.store import Store
 from corewise.study.record import format_utc_now
 from corewise.study.study import ProtocolFile
@@ -70,15 +70,12 @@ class Journal:
     def read(self) -> JournalState:
         """Read the journal; skip damaged lines and settings that no longer exist."""
         state = JournalState()
-        try:
-            lines = self.path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return state
-        for entry in scan_lines(lines):
-            # Entries of another version are skipped like damaged lines: what they hold is measured again.
-            with suppress(ValueError):
-                check_fields(entry.value or {}, _ENTRY_CHECKS)
-                self._apply_entry(state, entry.value or {})
+        with suppress(FileNotFoundError), open(self.path, "rb") as file:
+            for entry in scan_file(file):
+                # Entries of another version are skipped like damaged lines: what they hold is measured again.
+                with suppress(ValueError):
+                    check_fields(entry.value or {}, _ENTRY_CHECKS)
+                    self._apply_entry(state, entry.value or {})
         return state
 
     def reset(self) -> str:

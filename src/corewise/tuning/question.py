@@ -12,7 +12,7 @@ from corewise.measured.trial import Protocol
 from corewise.measured.workloads.base import Traits, describe_traits, is_kernel, list_axis_defaults
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import UnknownName, find_workload
-from corewise.run.framework_packages import suggest_install
+from corewise.run.identity.framework_packages import suggest_install
 from corewise.run.machine_view import Host, build_machine_view
 from corewise.run.plan import Plan, Planner
 from corewise.study.axes import AXES, MODES, Keyword, check_axis_name, read_axis_value
@@ -169,9 +169,10 @@ class Tunable:
     traits: Traits
 
     @classmethod
-    def from_question(cls, question: Question) -> "Tunable":
+    def from_question(cls, question: Question, *, trust_environment: bool = False) -> "Tunable":
         """Find the knobs of a question on this machine; raise UserError if it cannot be measured here."""
-        planner = Planner.from_study(question.build_study({}, PRESETS["quick"]))
+        study = question.build_study({}, PRESETS["quick"])
+        planner = Planner.from_study(study, trust_environment=trust_environment)
         _require_framework(question, planner)
         args = {n.removeprefix("args."): v for n, v in question.fixed.items() if n.startswith("args.")}
         workload = None if is_custom(question.workload) else find_workload(question.workload)

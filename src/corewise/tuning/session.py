@@ -13,7 +13,7 @@ from corewise.run.cpp_build import build_once
 from corewise.run.lease_heartbeat import Heartbeat
 from corewise.run.study_runner import RunObserver
 from corewise.store.brief_records import extract_brief
-from corewise.store.leases import acquire_lease
+from corewise.store.leases import acquire_when_free
 from corewise.store.record_reader import describe_damage
 from corewise.store.store import Store
 from corewise.study.durations import format_duration
@@ -309,7 +309,7 @@ def record_answer(journal: Journal, result: TuneResult) -> TuneResult:
 def hold_host_lease(store: Store, tunable: TuningTarget) -> Iterator[None]:
     """Hold the lease of this host, so that no other study measures on it."""
     holder = {"study": f"tune {tunable.name}"}
-    lease = acquire_lease(store.leases_folder, f"host-{tunable.host.facts.hostname}", holder)
+    lease = acquire_when_free(store.leases_folder, f"host-{tunable.host.facts.hostname}", holder)
     heartbeat = Heartbeat(lease)
     try:
         yield

@@ -1,6 +1,6 @@
 """What differs between the environments of two sides."""
 
-from made_sides import store_of, trial
+from tests.analysis.comparison.sample_sides import store_of, trial
 
 from corewise.analysis.comparison.store_comparison import compare_stores
 from corewise.report.comparison.sentences import describe_differences, describe_disagreements

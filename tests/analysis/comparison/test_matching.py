@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from made_sides import failed, over_threads, skipped, store_of, trial
+from tests.analysis.comparison.sample_sides import failed, over_threads, skipped, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.selection import parse_by, parse_where
@@ -23,7 +23,7 @@ def within(tmp_path: Path, records: list[Record], *by: str) -> StoreComparison:
     return compare_stores(path, path, by=parse_by(by))
 
 
-def test_partners_were_asked_for_the_same_whatever_study_host_version_or_protocol(tmp_path):
+def test_partners_have_equal_parameters_whatever_study_host_version_or_protocol(tmp_path):
     other = {
         "study": "another",
         "machine": {"hostname": "node2", "host_class": "xeon"},
@@ -46,7 +46,7 @@ def test_another_parameter_makes_another_trial(tmp_path):
     assert "batch=32" in found.only_a[0].name
 
 
-def test_a_parameter_that_an_older_version_did_not_have_counts_as_usual(tmp_path):
+def test_a_parameter_that_an_older_version_lacked_counts_as_its_default(tmp_path):
     new = trial("b1")
     old = trial("a1")
     params = {name: value for name, value in old.params.items() if name not in ("memory_policy", "bind")}
@@ -54,7 +54,7 @@ def test_a_parameter_that_an_older_version_did_not_have_counts_as_usual(tmp_path
     assert len(found.trials) == 1
 
 
-def test_an_own_workload_is_known_by_its_file_and_not_by_the_folder(tmp_path):
+def test_a_custom_workload_is_identified_by_its_file_not_its_folder(tmp_path):
     a = trial("a1", params={"workload": "/home/ann/model.py:factory"})
     b = trial("b1", params={"workload": "/ci/build/model.py:factory"})
     found = compared(tmp_path, [a], [b])
@@ -139,7 +139,7 @@ def test_of_several_records_with_equal_parameters_the_last_measured_counts(tmp_p
     assert "--where" in found.a.notices[0]
 
 
-def test_without_any_partner_it_is_said_what_differs_and_how_to_continue(tmp_path):
+def test_without_partners_the_error_names_the_differences_and_the_next_step(tmp_path):
     a = over_threads("a", {2: 0.5, 4: 0.3})
     b = [trial(f"b{n}", params={"threads": n, "batch": 32}) for n in (2, 4)]
     with pytest.raises(UserError, match=r"batch is 64 in A and 32 in B\. To compare these, add --by batch=64,32"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_sides import NO_LOOKS, disturbed, over_threads, processes, store_of, trial
+from tests.analysis.comparison.sample_sides import NO_LOOKS, disturbed, over_threads, processes, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.selection import parse_by
@@ -116,7 +116,7 @@ def test_equal_trials_are_seldom_called_different_and_slowed_ones_are_found(tmp_
     assert sum(found[n] == "slower" for n in range(1, 100, 2)) >= 45
 
 
-def test_many_comparisons_ask_for_more_evidence_than_one(tmp_path):
+def test_many_comparisons_require_more_evidence_than_one(tmp_path):
     a, b = processes(0.5, 12, 0.03, 3), processes(0.517, 12, 0.03, 4)
     alone = compared(tmp_path / "one", [trial("a", a)], [trial("b", b)]).trials[0]
     equal = [trial(f"{n:03d}", processes(0.5, 12, 0.02, n), params={"batch": n}) for n in range(1, 41)]
@@ -128,7 +128,7 @@ def test_many_comparisons_ask_for_more_evidence_than_one(tmp_path):
     assert same_pair.verdict == "same"
 
 
-def test_having_looked_while_measuring_asks_for_more_evidence(tmp_path):
+def test_optional_stopping_requires_more_evidence(tmp_path):
     looked = {"min_runs": 5, "max_runs": 12}
     steps = processes(0.5, 12, 0.02, 1), processes(0.515, 12, 0.02, 2)
     plain = compared(tmp_path / "plain", [trial("a", steps[0])], [trial("b", steps[1])]).trials[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, failed, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, REAL_STORE, around, failed, scaling, trial
 from typer.core import TyperGroup
 
 from corewise.analysis.findings.finding import Finding
@@ -17,7 +17,7 @@ from corewise.analysis.findings.study_evidence import StudyEvidence
 from corewise.analysis.findings.study_findings import collect_findings
 from corewise.analysis.groups import RecordSource, group_records
 from corewise.analysis.ranking import rank_trials
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.report.report_builder import build_report
 from corewise.stats.quantiles import compute_t_quantile
 from corewise.stats.sequential_stopping import compute_level_per_look
@@ -60,7 +60,8 @@ def test_disturbed_runs_are_reported_by_their_cause() -> None:
     best = with_runs(quiet()[-1], disturbances=["other processes used 1.20 s of CPU on the rank's CPUs in 2.00 s"] * 2)
     found = findings(*quiet()[:-1], best)["1 of 5 trials with disturbed runs, a fastest one among them"]
     assert found.evidence == "other processes on the ranks' CPUs in 5 runs"
-    assert "reserved_cores" not in found.remedy  # with a core fewer there is no such trial
+    # With one core less, such a trial would not exist.
+    assert "reserved_cores" not in found.remedy
     narrow = with_runs(quiet()[0], disturbances=["other processes used 1.20 s of CPU on the rank's CPUs"])
     remedy = findings(*quiet()[1:], narrow)["1 of 5 trials with disturbed runs"].remedy
     assert "--set reserved_cores=1" in remedy
@@ -154,9 +155,11 @@ def test_a_cpu_that_changed_its_speed_is_reported_among_trials_on_as_many_cores(
             for b, ms in enumerate(times, 1)
         ]
 
-    by_width = trials({1: [4.0] * 5, 16: [6.0] * 5})  # all cores at work: a lower clock, as it should be
+    # The clock is lower when all cores work, which is expected.
+    by_width = trials({1: [4.0] * 5, 16: [6.0] * 5})
     assert not any("speed of the CPU" in title for title in findings(*by_width))
-    alone = trials({1: [4.0], 2: [9.0], 4: [3.0], 8: [4.0], 16: [7.0]})  # nothing to compare them with
+    # There is nothing to compare them with.
+    alone = trials({1: [4.0], 2: [9.0], 4: [3.0], 8: [4.0], 16: [7.0]})
     assert not any("speed of the CPU" in title for title in findings(*alone))
     drifting = trials({1: [4.0, 4.1, 4.0, 5.5, 4.0], 16: [6.0] * 5})
     assert any("speed of the CPU" in title for title in findings(*drifting))
@@ -205,7 +208,7 @@ def test_every_command_of_a_remedy_can_be_typed(name: str) -> None:
     assert num >= 10
 
 
-def test_a_study_of_ones_own_is_named_as_a_file() -> None:
+def test_a_custom_study_is_named_by_its_file() -> None:
     found = findings(trial([1.0]), trial([2.0], params={"threads": 8}), study="mine")
     remedy = found["2 of 2 trials had a single run"].remedy
     assert "`corewise run mine.yaml --store 'my store' " in remedy

@@ -6,7 +6,8 @@ from corewise.measured.probes import cpu_canary
 
 
 def test_the_canary_takes_a_measurable_time() -> None:
-    assert cpu_canary.run_canary() > 0.0005  # two orders above the clock's grain on any machine
+    # This is two orders of magnitude above the resolution of any clock.
+    assert cpu_canary.run_canary() > 0.0005
 
 
 def test_the_canary_reports_the_best_of_its_repeats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ MIB = 1 << 20
 
 
 def touched(num_bytes: int) -> mmap.mmap:
-    block = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE)  # handed back to the kernel when closed
+    # Closing it returns the memory to the kernel.
+    block = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE)
     for start in range(0, num_bytes, mmap.PAGESIZE):
         block[start] = 1
     return block
@@ -38,13 +39,15 @@ def test_pages_shared_with_the_warm_parent_are_counted_once() -> None:
 
         def rank() -> dict[str, float]:
             reset_peak()
-            sum(shared[:: mmap.PAGESIZE])  # reading makes the parent's pages resident here too
+            # Reading makes the parent's pages resident here too.
+            sum(shared[:: mmap.PAGESIZE])
             own = touched(50 * MIB)
             return {**read_memory(), "size": float(len(own))}
 
         result = in_child(rank)
     assert result["peak_rss_bytes"] >= 250 * MIB
-    assert result["shared_bytes"] >= 100 * MIB  # two processes hold the 200
+    # Two processes share the 200 MiB.
+    assert result["shared_bytes"] >= 100 * MIB
     assert 50 * MIB <= result["peak_memory_bytes"] <= result["peak_rss_bytes"] - 100 * MIB
 
 

@@ -97,11 +97,13 @@ def test_the_first_products_that_count_come_after_a_rest(arrays: SlicedArrays, m
     monkeypatch.setattr(ceiling_job.time, "sleep", rests.append)
     made = CeilingsJob(arrays, ARGS, ("float32", "float64"), replace(LIMITS, rest_s=1.5), dict)
     made.step()
-    assert rests == []  # nothing of it will count
+    # The warm-up does not count, so it needs no rest.
+    assert rests == []
     made.read_facts()
     made.step()
     made.step()
-    assert rests == [1.5, 1.5]  # one of each format
+    # There is one rest for each format.
+    assert rests == [1.5, 1.5]
 
 
 def test_rates_count_what_stream_counts() -> None:
@@ -126,12 +128,12 @@ def test_short_memory_makes_smaller_arrays_and_says_so() -> None:
 
 
 def test_no_memory_at_all_is_infeasible() -> None:
-    class None_(SlicedArrays):
+    class NoMemoryArrays(SlicedArrays):
         def free_bytes(self) -> int:
             return 2**20
 
     with pytest.raises(Infeasible, match="free some memory"):
-        job(None_(1))
+        job(NoMemoryArrays(1))
 
 
 def test_a_format_without_a_product_is_noted(arrays: SlicedArrays) -> None:

@@ -60,7 +60,8 @@ def test_ranks_share_the_memory_of_their_host(params: Params, tmp_path: Path) ->
 
 def test_a_rank_that_comes_late_has_its_share_of_what_was_free_before_the_first(params: Params, tmp_path: Path) -> None:
     asked = params(workload="gemm", dtype="float64", size=100)
-    before = 2 * Small().free_bytes()  # the other rank has taken its half meanwhile
+    # The other rank has taken its half meanwhile.
+    before = 2 * Small().free_bytes()
     job = prepare_kernel(GEMM, Small(), asked, RankContext(1, 2, str(tmp_path), 1, host_free_bytes=before))
     assert job.check().passed
 

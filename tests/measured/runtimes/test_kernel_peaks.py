@@ -15,7 +15,7 @@ from corewise.measured.runtimes.base import MissingPart
 from corewise.measured.runtimes.registry import find_runtime
 
 MOST_OVER = 1.25
-SCRIPT = Path(__file__).with_name("peak_of_kernel.py")
+SCRIPT = Path(__file__).with_name("measure_kernel_peaks.py")
 KERNELS = {
     "stream": ("float64", {"operation": "triad", "size_bytes": 2**26}, {"size_bytes": 2**20}),
     "gemm": ("float64", {"size": 2048}, {"size": 128}),

@@ -26,7 +26,7 @@ def test_runtimes_are_found_by_name_and_unknown_ones_suggest_the_nearest() -> No
         find_runtime("pytorch")
 
 
-def test_numpy_tells_its_version_and_its_blas() -> None:
+def test_numpy_reports_its_version_and_its_blas() -> None:
     versions = find_runtime("numpy").read_versions()
     assert versions["numpy"] == np.__version__
     assert "python" in versions
@@ -114,7 +114,8 @@ def test_a_custom_step_is_called_and_counted(params: Params, alone: RankContext,
     job.step()
     assert job.samples_per_step == 2
     assert job.independent
-    assert not job.check().passed  # the call was counted
+    # The call was counted.
+    assert not job.check().passed
 
 
 def test_a_custom_step_without_a_check_says_so(params: Params, alone: RankContext, write: Callable[[str], str]) -> None:

@@ -403,13 +403,13 @@ def test_inputs_alone_keep_mean_spread_and_sign() -> None:
     assert bool((fresh >= 0).all())
 
 
-def test_one_tensor_given_twice_stays_one() -> None:
+def test_a_tensor_passed_twice_stays_one_tensor() -> None:
     x = torch.randn(5)
     made = InputGenerator(1).generate(describe_arguments((x, x)), {})
     assert made[0].data_ptr() == made[1].data_ptr()
 
 
-def test_views_that_lie_between_each_other_stay_views_of_one_memory() -> None:
+def test_interleaved_views_stay_views_of_one_buffer() -> None:
     packed = torch.randn(2, 5, 3, 4)
     queries, keys, values = packed.permute(2, 0, 1, 3)
     made: dict[int, Any] = {}
@@ -421,7 +421,7 @@ def test_views_that_lie_between_each_other_stay_views_of_one_memory() -> None:
     assert memory.numel() == packed.numel()
 
 
-def test_tensors_side_by_side_in_one_storage_get_memory_of_their_own() -> None:
+def test_adjacent_tensors_of_one_storage_get_separate_memory() -> None:
     both = torch.randn(2, 8)
     made: dict[int, Any] = {}
     InputGenerator(1).generate(describe_arguments((both[0], both[1])), made)
@@ -471,7 +471,7 @@ def test_memory_that_was_given_back_lies_on_new_pages() -> None:
     assert len(alone.on_new_pages.pages) == len(alone.on_reused_pages.pages) == 5
 
 
-def test_what_the_model_used_a_moment_before_lies_in_the_cache() -> None:
+def test_recently_used_inputs_count_as_cached() -> None:
     weights, x = torch.randn(300, 300), torch.randn(8, 300)
     recorder = OperatorRecorder(lambda: 0, 100_000, 0)
 
@@ -490,7 +490,7 @@ def test_what_the_model_used_a_moment_before_lies_in_the_cache() -> None:
     assert negated.input_cache_hits == [2]
 
 
-def test_a_part_of_what_was_just_written_lies_in_the_cache_and_the_rest_of_a_table_does_not() -> None:
+def test_only_the_part_that_was_just_written_counts_as_cached() -> None:
     x, weights = torch.randn(6, 8), torch.randn(8, 12)
     # Twice the size of the cache, but views do not access memory.
     table = torch.randn(50, 1000)
@@ -526,7 +526,7 @@ def test_a_breakdown_reports_progress_and_starts_no_late_round(
     assert any("round 1 of 5: 3 of " in phase and phase.endswith(" primitives in isolation") for phase in phases)
 
 
-def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> None:
+def test_the_last_level_cache_is_the_largest_that_the_system_reports(tmp_path: Path) -> None:
     import os
 
     assert read_last_level_cache_bytes(False, tmp_path) == UNKNOWN_BYTES
@@ -541,7 +541,7 @@ def test_the_last_cache_is_the_largest_that_the_system_tells(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("shared", "total"), [(("0-3", "4-7"), 72), (("0-7", "0-7"), 36)])
-def test_last_caches_of_all_cpus_of_the_process_count_once_each(
+def test_each_last_level_cache_of_the_process_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: tuple[str, str], total: int
 ) -> None:
     for cpu in range(8):

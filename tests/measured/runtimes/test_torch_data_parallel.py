@@ -28,7 +28,7 @@ def two_ranks(
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "mine.py").write_text(NET)
     params = {**default_params, "mode": "train", "processes": 2}
-    program = Path(__file__).with_name("ranks_of_torch.py")
+    program = Path(__file__).with_name("run_torch_ranks.py")
     done = subprocess.run(
         [sys.executable, str(program), str(folder), json.dumps(params)], capture_output=True, text=True, check=False
     )

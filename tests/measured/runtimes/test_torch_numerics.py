@@ -100,7 +100,7 @@ print(json.dumps(results))
 """
 
 
-def told_of(params: TrialParameters, late: bool) -> list[Any]:
+def run_flushed_job(params: TrialParameters, late: bool) -> list[Any]:
     command = [sys.executable, "-c", FLUSHED, json.dumps({**params.to_mapping(), "late": late})]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def told_of(params: TrialParameters, late: bool) -> list[Any]:
 
 
 def test_denormals_are_flushed_in_every_thread_when_asked(params: Params) -> None:
-    assert told_of(params(size=16, threads=2, denormals="flush"), late=False) == [True, True, 0]
+    assert run_flushed_job(params(size=16, threads=2, denormals="flush"), late=False) == [True, True, 0]
 
 
 def test_denormals_are_left_alone_by_default(params: Params, alone: RankContext) -> None:
@@ -119,5 +119,5 @@ def test_denormals_are_left_alone_by_default(params: Params, alone: RankContext)
 
 
 def test_denormals_that_some_thread_keeps_are_refused(params: Params) -> None:
-    [reason] = told_of(params(size=16, threads=2, denormals="flush"), late=True)
+    [reason] = run_flushed_job(params(size=16, threads=2, denormals="flush"), late=True)
     assert reason == "denormals flush: torch does not flush denormals in all of its threads on this CPU"

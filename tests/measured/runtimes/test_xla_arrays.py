@@ -96,7 +96,8 @@ def test_random_numbers_are_made_in_pieces_that_differ(monkeypatch: pytest.Monke
     from corewise.measured.runtimes.jax import arrays as module
 
     monkeypatch.setattr(module, "PIECE_ELEMENTS", 64)
-    drawn = np.array(module._draw_normal(jax.random.key(7), (10, 19), "float32")).reshape(-1)  # as on a GPU
+    # A GPU draws numbers this way.
+    drawn = np.array(module._draw_normal(jax.random.key(7), (10, 19), "float32")).reshape(-1)
     assert len(np.unique(drawn)) == 190
     assert np.all(drawn != 0)
 
@@ -111,7 +112,8 @@ def test_a_compiled_function_gives_what_the_function_gives(arrays: Any) -> None:
     compiled = arrays.compile(function)
     there = [arrays.from_host(a), arrays.from_host(b)]
     z = arrays.create_zeros((100,), "float64")
-    for factor in (0.5, 0.25, 0.75):  # numbers may change from call to call
+    # Numbers may change between calls.
+    for factor in (0.5, 0.25, 0.75):
         z, squared = compiled(*there, factor, z)
         arrays.finish(z)
         assert_close(arrays.to_host(z), a + factor * b)
@@ -133,14 +135,14 @@ def test_compiled_functions_may_call_one_another(arrays: Any) -> None:
     assert_close(arrays.to_host(outer(arrays.from_host(a), arrays.create_zeros((10,), "float64"))), 3 * a)
 
 
-def test_memory_that_is_free_is_told(arrays: Any) -> None:
+def test_free_memory_is_reported(arrays: Any) -> None:
     with open("/proc/meminfo", encoding="ascii") as file:
         total = 1024 * int(file.readline().split()[1])
     assert 2**20 < arrays.free_bytes() <= total
     arrays.finish()
 
 
-def test_jax_uses_the_memory_of_out_again_and_numpys_arrays_stay_whole(need: Need) -> None:
+def test_jax_reuses_the_memory_of_out_and_leaves_numpy_arrays_unchanged(need: Need) -> None:
     need_framework(need, "jax")
     arrays = make_arrays("jax")
     host = fresh((1000,))
@@ -157,7 +159,7 @@ def test_jax_uses_the_memory_of_out_again_and_numpys_arrays_stay_whole(need: Nee
     assert_close(arrays.to_host(out), 2 * host)
 
 
-def test_tensorflow_copies_into_memory_of_its_own(need: Need) -> None:
+def test_tensorflow_copies_host_arrays(need: Need) -> None:
     need_framework(need, "tensorflow")
     arrays = make_arrays("tensorflow")
     a = arrays.from_host(fresh((1000,)))

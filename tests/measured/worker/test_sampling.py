@@ -46,6 +46,6 @@ def test_a_window_counts_the_part_of_the_last_step_that_lies_within() -> None:
     assert sampled.window_steps == pytest.approx(len(before) + (0.05 - sum(before)) / last_s)
 
 
-def test_go_survives_the_pipe() -> None:
+def test_a_sampling_plan_survives_the_control_pipe() -> None:
     go = SamplingPlan(5, 7, 3, 0.25)
     assert SamplingPlan.from_message(go.to_message()) == go

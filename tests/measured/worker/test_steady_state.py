@@ -95,7 +95,7 @@ def test_the_unit_of_quick_steps_does_not_matter(trace, factor):
     assert is_steady(trace, TOLERANCE) == is_steady([v * factor for v in trace], TOLERANCE)
 
 
-def test_a_restless_trace_ends_at_the_time_limit():
+def test_an_unsteady_trace_ends_at_the_time_limit():
     ended = steps_until_finished([0.1, 0.1, 0.1, 0.1, 0.1, 0.5, 0.5, 0.5, 0.5, 0.5] * 20, max_s=0.7)
     assert (ended.finished, ended.reason) == (True, "time limit")
     assert ended.total_s >= 0.7

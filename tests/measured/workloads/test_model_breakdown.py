@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.explain.made_breakdown import CONV as MADE_CONV
+from tests.explain.sample_breakdown import CONV as MADE_CONV
 
 from corewise.measured.workloads.model_breakdown import (
     BETWEEN,
@@ -63,7 +63,8 @@ def test_shares_are_of_the_step_and_nothing_negative_lies_between_operators() ->
 
 @pytest.mark.parametrize(("step_s", "is_doubtful"), [(1.0, False), (0.68, False), (0.66, True)])
 def test_operators_that_take_longer_than_their_step_are_doubtful(step_s: float, is_doubtful: bool) -> None:
-    assert replace(FOUND, step_s=step_s).is_doubtful is is_doubtful  # the operators take 0.7 s
+    # The operators take 0.7 s.
+    assert replace(FOUND, step_s=step_s).is_doubtful is is_doubtful
 
 
 def test_a_time_is_the_median_over_rounds_of_the_low_quartile() -> None:

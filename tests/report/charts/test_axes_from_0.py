@@ -2,7 +2,7 @@
 
 import json
 
-from made_trials import made_store, scaling
+from tests.report.sample_trials import scaling, write_store
 
 from corewise.report.charts.chart_theme import build_y_axis
 from corewise.report.report_builder import build_report
@@ -16,7 +16,7 @@ def test_a_zero_has_no_prefix() -> None:
 
 def test_every_bar_chart_of_rates_has_such_an_axis(tmp_path) -> None:  # type: ignore[no-untyped-def]
     layouts = [scaling(params={"memory_format": layout}) for layout in ("contiguous", "channels_last")]
-    report = build_report([made_store(tmp_path / "store", *layouts[0], *layouts[1])])
+    report = build_report([write_store(tmp_path / "store", *layouts[0], *layouts[1])])
     texts = [json.dumps(chart.spec) for study in report.studies for chart in study.charts]
     bars = [text for text in texts if '"bar"' in text and '"~s"' in text]
     assert bars

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_trials import MACHINE, PROTOCOL, REAL_STORE, around, group_of, scaling, trial
+from tests.report.sample_trials import MACHINE, PROTOCOL, REAL_STORE, around, group_of, scaling, trial
 
 from corewise.analysis.groups import Group
 from corewise.analysis.ranking import rank_trials
@@ -128,7 +128,8 @@ def test_processes_times_threads_are_bars_over_one_process() -> None:
     assert re.fullmatch(r"1\.31× \(1\.\d+ to 1\.\d+\)", bars["4×4", "vendor math"]["over"])
     assert bars["1×16", "vendor math"]["ratio"] == ""
     assert "ratio to 1 process × 16 threads" in drawn["processes-threads"].caption
-    assert "map-processes-threads" not in drawn  # a diagonal would repeat the bars
+    # A diagonal map would repeat the bars.
+    assert "map-processes-threads" not in drawn
 
 
 def test_a_map_frames_the_highest_and_its_ties() -> None:

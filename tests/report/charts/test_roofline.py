@@ -8,8 +8,8 @@ from typing import Any
 
 import altair as alt
 import pytest
-from made_roofs import many_roofed, roofed
-from made_trials import MACHINE, trial
+from tests.report.charts.sample_rooflines import many_roofed, roofed
+from tests.report.sample_trials import MACHINE, trial
 
 from corewise.analysis.findings.finding import Finding
 from corewise.analysis.findings.study_evidence import StudyEvidence
@@ -95,7 +95,8 @@ def test_several_workloads_are_coloured_one_is_coloured_by_the_first_axis_that_v
 
 def test_small_rates_are_plain_numbers() -> None:
     axis = chart(roofed(0.001, 0.01, 1), roofed(300.0, 0.9, 1)).spec["layer"][0]["encoding"]["y"]["axis"]
-    assert "s" not in axis["format"]  # an SI prefix: 100m
+    # With an SI prefix, 0.1 would be 100m.
+    assert "s" not in axis["format"]
 
 
 def test_the_label_of_the_highest_ceiling_lies_below_the_frame() -> None:
@@ -104,7 +105,8 @@ def test_the_label_of_the_highest_ceiling_lies_below_the_frame() -> None:
         low, high = drawn.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
         top = max(row["y"] for row in rows(drawn, "roofs"))
         above = math.log(high / top) / math.log(high / low) * drawn.spec["height"]
-        assert above > 7 + 10  # the label lies 7 px above the line and is 10 px high
+        # The label lies 7 px above the line and is 10 px high.
+        assert above > 7 + 10
 
 
 def test_formats_of_one_rate_share_a_roof_and_its_label() -> None:
@@ -167,7 +169,7 @@ def test_an_impossible_date_is_left_out() -> None:
         assert dict(part.method)["ceilings"].endswith("had measured them")
 
 
-def test_no_ceiling_no_chart_and_what_is_not_drawn_is_counted() -> None:
+def test_without_ceilings_there_is_no_chart_and_omitted_trials_are_counted() -> None:
     groups = group_records([RecordSource(label="store", records=[trial(20.0)])])
     assert build_roofline_chart("s", "s", groups) is None
     copy = trial(9.0, params={"workload": "gemm"}, metrics={"fraction_of_ceiling": 0.5})
@@ -191,7 +193,7 @@ def test_very_many_trials_are_thinned_and_roofs_cut_and_it_is_said() -> None:
     assert len(rows(drawn, "roofs")) <= 3 * MAX_ROOFS
 
 
-def test_machines_have_roofs_of_their_own() -> None:
+def test_each_machine_has_separate_roofs() -> None:
     other = {**MACHINE, "host_class": "bbbb2222", "microarchitecture": "zen4"}
     here = roofed(2.0, 0.5)
     there = trial(5.0, params=dict(here.params), metrics=dict(here.metrics), machine=other)
@@ -233,7 +235,7 @@ def test_what_is_far_off_or_near_is_found(intensity: float, reached: float, mess
         assert each.remedy
 
 
-def test_memorys_ceiling_is_not_held_against_what_fits_the_cache() -> None:
+def test_the_memory_ceiling_does_not_apply_to_data_that_fit_the_cache() -> None:
     resident = replace(roofed(0.1, 0.95), notes=[IN_CACHE_NOTE])
     assert findings(resident, roofed(0.1, 0.4, 1)) == []
 

@@ -1,7 +1,6 @@
 """The report of a tuning: the ladder, throughput against latency, memory, sentences and tables."""
 
 import json
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,8 @@ from typing import Any
 import altair as alt
 import pytest
 from browser import Page
-from made_trials import trial
+from tests.report.sample_trials import trial
+from tests.store.edited_records import edit_record
 
 from corewise.analysis.tuning_results import LadderStep, RacedSetting, SettingResult, StoredTuning, read_tunings
 from corewise.report.charts.ladder import GAIN, LOSS, OTHERS, RACED, build_tuning_charts
@@ -26,10 +26,6 @@ from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.setting_space import Space, UntriedChoice
 from corewise.tuning.session import record_answer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "store"))
-
-from edited_records import edit_record
-
 GIB = 1 << 30
 
 
@@ -42,7 +38,8 @@ def side(text: str, rate: float, latency_s: float, num_bytes: float = GIB) -> Se
         latency_s=latency_s,
         memory_bytes=num_bytes,
         command=f"env OMP_NUM_THREADS=2 python worker run {text.split(',')[0]}.json",
-        over_default=round(rate / 35.0 * 1.05, 2),  # of means: not quite that of the medians
+        # The ratio of means differs slightly from that of medians.
+        over_default=round(rate / 35.0 * 1.05, 2),
         over_default_interval=(rate / 35.0 * 0.9, rate / 35.0 * 1.2),
         trial_id=f"{text} {rate}",
     )
@@ -138,7 +135,8 @@ def test_raced_settings_are_drawn_relative_to_the_default_of_the_fresh_runs(tuni
 
 
 def test_what_has_fresh_runs_is_drawn_by_them_and_the_rest_marked_as_raced(tuning: StoredTuning) -> None:
-    raced = [*tuning.tried, replace(tuning.tried[2], label="8×2")]  # a step of the ladder, raced before
+    # This step of the ladder was also raced.
+    raced = [*tuning.tried, replace(tuning.tried[2], label="8×2")]
     points = build_tuning_charts(replace(tuning, tried=tuple(raced)))[1].spec["datasets"]["rows"]
     [step] = [row for row in points if row["setting"] == "8×2"]
     assert (step["y"], step["series"], step["measured"]) == (61.0, OTHERS, "fresh runs")
@@ -147,7 +145,8 @@ def test_what_has_fresh_runs_is_drawn_by_them_and_the_rest_marked_as_raced(tunin
 
 def test_a_gain_has_the_same_figure_everywhere(tuning: StoredTuning) -> None:
     found = rows(build_tuning_charts(replace(tuning, speedup=4.31))[0])
-    assert found["best"]["text"] == "4.31× the default"  # the headline's, not that of the bars' lengths
+    # It is the ratio of the headline, not that of the bars' lengths.
+    assert found["best"]["text"] == "4.31× the default"
     assert found["by hand"]["text"] == "2.64× the default"
 
 
@@ -221,7 +220,8 @@ def test_sentences_and_tables_have_gain_ties_notes_and_untried_settings(tuning: 
         assert text in said
     raced, not_tried = build_tuning_tables(tuning)
     assert (raced.rows[-1][1], raced.rows[-1][-1]) == ("rejected", "wrong numbers")
-    assert raced.rows[-1][4] is None  # an infinite error has no number
+    # An infinite error has no number.
+    assert raced.rows[-1][4] is None
     assert not_tried.rows[0][0] == "bfloat16"
 
 

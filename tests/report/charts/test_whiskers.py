@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import made_store, trial
+from tests.report.sample_trials import trial, write_store
 
 from corewise.report.charts.whiskers import describe_cut_whiskers, find_whisker_limit
 from corewise.report.report_builder import build_report
@@ -21,7 +21,7 @@ def charts(tmp_path: Path, rates: list[float]) -> list[Chart]:
         for threads in (1, 2)
         for layout, values in (("contiguous", QUIET), ("channels_last", rates if threads == 2 else QUIET))
     ]
-    report = build_report([made_store(tmp_path / "store", *records)], published=False)
+    report = build_report([write_store(tmp_path / "store", *records)], published=False)
     return [chart for study in report.studies for chart in study.charts if not chart.key.endswith("samples")]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_sides import disturbed, failed, over_threads, skipped, store_of, trial
+from tests.analysis.comparison.sample_sides import disturbed, failed, over_threads, skipped, store_of, trial
 
 from corewise.analysis.comparison.comparison_model import StoreComparison
 from corewise.analysis.comparison.store_comparison import compare_stores
@@ -90,7 +90,8 @@ def test_figures_are_drawn_offline(found, tmp_path, ending, start):
     if ending == "svg":
         text = "".join(ElementTree.parse(path).getroot().itertext())
         assert "resnet50 train threads=1" in text
-        assert "document.title" in text  # as letters, not as an element
+        # The name appears as text, not as an element.
+        assert "document.title" in text
         assert b"<script" not in path.read_bytes()
 
 

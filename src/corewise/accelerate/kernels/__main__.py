@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from corewise.accelerate.kernels.build import NativeBuildError, load_native_module
@@ -9,6 +10,8 @@ from corewise.accelerate.kernels.build import NativeBuildError, load_native_modu
 
 def main() -> int:
     """Print the path of the module, or print why it cannot be built and return 1."""
+    # An interrupted build removes its files.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         print(load_native_module().__file__)
     except NativeBuildError as problem:

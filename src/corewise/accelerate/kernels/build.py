@@ -5,7 +5,6 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -14,7 +13,6 @@ import os
 import pkgutil
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -22,13 +20,16 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
 
 from corewise.accelerate.kernels.module_interface import NativeModule
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
 from corewise.accelerate.malleable.idle_threads import warn_once
+from corewise.cache_folder import create_own_folder, find_cache_folder, find_shared_builds, open_cache_folder
+from corewise.owned_files import build_owned_prefix, remove_abandoned
+from corewise.trusted_paths import can_write, is_trusted_file
 
 # Units and their optimization levels. They are compiled in parallel; higher levels only where that pays.
 UNITS = {"executor.cpp": "-O1", "module.cpp": "-O1", "recurrent.cpp": "-O3", "winograd.cpp": "-O3"}
@@ -53,9 +54,11 @@ HEADERS = (
     "winograd_versions.h",
 )
 NAME = "corewise_native"
-# Environment variable with another folder for builds, for images and shared installations.
-CACHE_VARIABLE = "COREWISE_NATIVE_CACHE"
+# The folder of builds within a cache.
+FOLDER = "native"
 MAX_BUILD_S = 300
+# The name of the folder of a build in progress.
+BUILDING = ".building"
 _TORCH = Path(torch.__file__).parent
 _lock = threading.Lock()
 # The module, or the reason why there is none, after the first attempt.
@@ -84,11 +87,6 @@ def load_native_module() -> NativeModule:
         return _loaded["module"]  # type: ignore[no-any-return]
 
 
-def is_built() -> bool:
-    """Return whether it can be loaded without building."""
-    return "module" in _loaded or any(path.exists() for path in _list_builds(_find_build_folder(), _find_compiler()))
-
-
 def _load_or_rebuild() -> Any:
     path = _build_if_missing()
     try:
@@ -97,9 +95,9 @@ def _load_or_rebuild() -> Any:
         if _find_compiler() is None:
             raise
         with contextlib.suppress(OSError):
-            # The file is damaged. Another process may have removed it already.
+            # The file is damaged. Another process may have removed it already, or it may be read-only.
             path.unlink()
-        return _load(_build_if_missing())
+        return _load(_build_if_missing(damaged=path))
 
 
 def _load(path: Path) -> Any:
@@ -114,34 +112,63 @@ def _load(path: Path) -> Any:
     return module
 
 
-def _build_if_missing() -> Path:
-    folder, compiler = _find_build_folder(), _find_compiler()
-    for path in _list_builds(folder, compiler):
-        if path.exists():
-            return path
+def _build_if_missing(damaged: Optional[Path] = None) -> Path:
+    compiler, key = _find_compiler(), _compute_build_key()
+    found = _find_build(compiler, key, damaged)
+    if found is not None:
+        return found
     if sys.platform != "linux":
         raise NativeBuildError(f"the C++ executor needs Linux, not {sys.platform}")
     if compiler is None:
         raise NativeBuildError("no C++ compiler found; install g++ or clang++, or set CXX")
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         raise NativeBuildError("Python.h is missing; install Python's development headers")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for one in (folder, folder.parent):
-            _remove_foreign_write_access(one)
+        folder = _open_build_folder(key)
         with _lock_folder(folder):
-            target = _list_builds(folder, compiler)[0]
+            target = _name_build(folder, compiler)
             # Another process may have built it since.
-            if not target.exists():
+            if not is_trusted_file(target):
                 warn_once("building the C++ executor once for this torch and compiler, in about 30 s")
                 _compile(compiler, target)
             return target
     except OSError as problem:
-        raise NativeBuildError(f"{folder} cannot be written: {problem.strerror or problem}") from problem
+        reason = problem.strerror or problem
+        raise NativeBuildError(f"{problem.filename or 'the build'} cannot be written: {reason}") from problem
+
+
+def _find_build(compiler: Optional[str], key: str, damaged: Optional[Path]) -> Optional[Path]:
+    """Find a build in the shared folder, the user's cache, which may be read-only, or its replacement."""
+    for folder in _list_build_folders(key):
+        # A folder that we cannot write to is used as it is, whichever compiler filled it.
+        builds = [_name_build(folder, compiler)] if compiler is not None and can_write(folder) else _list_builds(folder)
+        for path in builds:
+            if path != damaged and is_trusted_file(path):
+                return path
+    return None
+
+
+def _list_build_folders(key: str) -> Iterator[Path]:
+    shared = find_shared_builds()
+    if shared is not None:
+        yield shared / FOLDER / key
+    yield find_cache_folder() / FOLDER / key
+    with contextlib.suppress(OSError):
+        yield open_cache_folder(FOLDER) / key
+
+
+def _open_build_folder(key: str) -> Path:
+    """Open the folder to build in: the shared one for the person who fills it, the user's cache for all others."""
+    shared = find_shared_builds()
+    if shared is not None and not create_own_folder(shared / FOLDER / key, mode=0o755):
+        return shared / FOLDER / key
+    return open_cache_folder(f"{FOLDER}/{key}")
 
 
 def _compile(compiler: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as place:
+    # A builder that was killed could not remove its folder.
+    remove_abandoned(BUILDING, target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=build_owned_prefix(BUILDING)) as place:
         for name, data in read_sources().items():
             (Path(place) / name).write_bytes(data)
         parts = [
@@ -161,7 +188,8 @@ def _compile(compiler: str, target: Path) -> None:
                 ]
             ]
         )
-        _remove_foreign_write_access(aside)
+        # The compiler follows the umask, which may let the group write, or other users not read.
+        aside.chmod(0o755)
         os.replace(aside, target)
 
 
@@ -226,8 +254,8 @@ def read_sources() -> Dict[str, bytes]:
     return sources
 
 
-def _find_build_folder() -> Path:
-    """Find the folder of builds for this torch, this Python and these sources; one file per compiler."""
+def _compute_build_key() -> str:
+    """Compute the name of the folder of builds for this torch, this Python and these sources; one file per compiler."""
     digest = hashlib.sha256()
     parts = (
         torch.__version__,
@@ -241,53 +269,7 @@ def _find_build_folder() -> Path:
         digest.update(part.encode() + b"\0")
     for name, data in read_sources().items():
         digest.update(name.encode() + b"\0" + data + b"\0")
-    return _find_cache_folder() / "native" / digest.hexdigest()[:20]
-
-
-def _find_cache_folder() -> Path:
-    cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    requested = os.environ.get(CACHE_VARIABLE)
-    # There is no home directory.
-    if not requested and cache_home.startswith("~"):
-        return _find_temporary_folder()
-    folder = Path(requested or Path(cache_home) / "corewise")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    return folder if writable else _find_temporary_folder()
-
-
-def _find_temporary_folder() -> Path:
-    """Find a folder that only this user can write to: its files are loaded as code."""
-    folder = Path(tempfile.gettempdir()) / f"corewise-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        builds = [one for one in folder.rglob("*") if one.suffix == ".so" or one.is_dir()]
-        if all(_is_private(one) for one in (folder, *builds)):
-            return folder
-    if "private" not in _loaded:
-        _loaded["private"] = _create_private_folder()
-    return _loaded["private"]  # type: ignore[no-any-return]
-
-
-def _is_private(path: Path) -> bool:
-    status = path.lstat()
-    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not status.st_mode & 0o022
-
-
-def _remove_foreign_write_access(path: Path) -> None:
-    """Remove write access of others, whatever the umask, unless the file belongs to someone else."""
-    if path.stat().st_uid == os.getuid():
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
-
-
-def _create_private_folder() -> Path:
-    """Create a folder that is removed at the end of the process."""
-    folder = tempfile.mkdtemp(prefix="corewise-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    return digest.hexdigest()[:20]
 
 
 def _find_compiler() -> Optional[str]:
@@ -298,15 +280,17 @@ def _find_compiler() -> Optional[str]:
     return None
 
 
-def _list_builds(folder: Path, compiler: Optional[str]) -> Tuple[Path, ...]:
-    """List this compiler's file; without a compiler all builds, the newest first."""
-    if compiler is not None:
-        real = Path(compiler).resolve()
-        identity = f"{compiler}\0{real}\0{real.stat().st_mtime_ns}\0{real.stat().st_size}"
-        return (folder / f"{NAME}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.so",)
+def _name_build(folder: Path, compiler: str) -> Path:
+    real = Path(compiler).resolve()
+    identity = f"{compiler}\0{real}\0{real.stat().st_mtime_ns}\0{real.stat().st_size}"
+    return folder / f"{NAME}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.so"
+
+
+def _list_builds(folder: Path) -> List[Path]:
+    """List the builds of all compilers, the newest first."""
     with contextlib.suppress(OSError):
-        return tuple(sorted(folder.glob(f"{NAME}-*.so"), key=lambda path: -path.stat().st_mtime))
-    return ()
+        return sorted(folder.glob(f"{NAME}-*.so"), key=lambda path: -path.stat().st_mtime)
+    return []
 
 
 @contextlib.contextmanager

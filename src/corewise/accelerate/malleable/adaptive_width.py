@@ -40,7 +40,7 @@ class AllocationMonitor:
         return self._cpus
 
     def restore_num_threads(self) -> None:
-        """Return to torch the threads that it lost to CPUs given by name."""
+        """Restore torch's number of threads if the option `cpus` reduced it."""
         if self._fixed_cpus and torch.get_num_threads() == self._current_threads < self._requested_threads:
             torch.set_num_threads(self._requested_threads)
 

@@ -337,7 +337,7 @@ class Malleable:
         return self._held_teams[0]
 
     def _detect_changes(self) -> bool:
-        """Drop plans that the module outdated; return whether it has changed."""
+        """Drop plans that a change of the module made invalid; return whether it has changed."""
         watch = self._watch
         if watch.is_unchanged() or watch.has_only_moved():
             return False

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     print(f"corewise {bundle['corewise']} is installed: {prefix}/bin/corewise", flush=True)
     if options.no_selftest:
         return 0
-    return subprocess.run([str(prefix / "bin/python"), "-m", "corewise.bundle.selftest"]).returncode
+    return subprocess.run([str(prefix / "bin/python"), "-P", "-m", "corewise.bundle.selftest"]).returncode
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
@@ -204,7 +204,7 @@ def claim(prefix: Path, layout: str) -> None:
 
 def make_environment(prefix: Path, shares: bool) -> None:
     """Create a virtual environment; inside another one, add its packages, which venv leaves out."""
-    command = [sys.executable, "-m", "venv", str(prefix)]
+    command = [sys.executable, "-P", "-m", "venv", str(prefix)]
     parent = find_parent_packages() if shares else []
     if shares and (not parent or has_system_packages()):
         command.append("--system-site-packages")
@@ -236,7 +236,7 @@ def has_system_packages() -> bool:
 def install_wheels(prefix: Path, folder: Path, bundle: dict[str, Any], shares: bool) -> None:
     """Install the wheels with pip, only from the folder."""
     wheels = folder / "wheels"
-    pip = [str(prefix / "bin/python"), "-m", "pip", "install", "--no-index", "--find-links", str(wheels)]
+    pip = [str(prefix / "bin/python"), "-P", "-m", "pip", "install", "--no-index", "--find-links", str(wheels)]
     pip += ["--disable-pip-version-check", "--no-cache-dir", "--quiet"]
     if bundle["worker_only"]:
         run_pip([*pip, "--force-reinstall", "--no-deps", *map(str, list_wheels(folder))], prefix)

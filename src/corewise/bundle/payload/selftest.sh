@@ -6,4 +6,4 @@ if [ ! -x "$prefix/bin/python" ]; then
   echo "selftest.sh: no installation in $prefix; run: sh install.sh $prefix" >&2
   exit 2
 fi
-exec "$prefix/bin/python" -m corewise.bundle.selftest
+exec "$prefix/bin/python" -P -m corewise.bundle.selftest

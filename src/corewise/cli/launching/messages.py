@@ -81,7 +81,9 @@ def _rank_to_json(start: RankStart, end: RankEnd | None) -> dict[str, Any]:
 def _describe_failure(failed: RankEnd, ends: Sequence[RankEnd], manner: LaunchPolicy) -> list[str]:
     how = f"exit code {failed.code}"
     if failed.signal:
-        how = f"killed by {failed.killed_by}" + " (out of memory?)" * (failed.signal == SIGKILL)
+        how = f"killed by {failed.killed_by}"
+        if failed.signal == SIGKILL:
+            how += f" after {manner.grace_s:g} s of grace" if failed.ended_by_us else " (out of memory?)"
     if len(ends) == 1:
         return [f"the command was {how}"] if failed.signal else []
     lines = [f"rank {failed.rank} failed first, after {failed.seconds:.1f} s: {how}"]

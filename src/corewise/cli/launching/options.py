@@ -78,6 +78,9 @@ Config = Annotated[
     Path | None,
     _configure("--config", metavar="FILE", help="Settings written by `corewise tune`; other options override them."),
 ]
+TrustEnvironment = Annotated[
+    bool, _configure("--trust-environment", help="Accept variables of the file that can load code, such as LD_PRELOAD.")
+]
 Adapt = Annotated[bool, _configure("--adapt", help="Adapt settings that were tuned on another machine.")]
 NoPrefix = Annotated[bool, _output("--no-prefix", help="No [RANK] before each line.")]
 LogDir = Annotated[

@@ -30,6 +30,7 @@ class LaunchRequest:
     environment: dict[str, str]
     config: Path | None
     adapt: bool
+    trust_environment: bool
     # None: set the variables if there are several processes, or if their number was given.
     rendezvous: bool | None
     master_port: int
@@ -54,6 +55,8 @@ class LaunchSettings:
     notes: tuple[str, ...] = ()
     # True if the processes were tuned as replicas, which need no rendezvous.
     independent: bool = False
+    # Printed even if nothing is started: variables of the file that can load code.
+    environment_note: str = ""
 
 
 def resolve_settings(
@@ -63,14 +66,17 @@ def resolve_settings(
     given: dict[str, Any] = {}
     environment: dict[str, str] = {}
     notes: list[str] = []
-    independent = is_malleable = False
+    independent, is_malleable, environment_note = False, False, ""
     if request.config is not None:
         # Imported only here: it loads yaml, which takes time.
         from corewise.study.tuned_file import read_tuned
 
         tuned = read_tuned(request.config)
         given = _fit_tuned(request, tuned, program, topology, allocation, notes)
-        environment, independent = dict(tuned.environment), tuned.subject.mode == "infer"
+        # The user's own word replaces that of the file.
+        environment = {n: value for n, value in tuned.environment.items() if n not in request.environment}
+        environment_note = _check_environment(request, environment)
+        independent = tuned.subject.mode == "infer"
         is_malleable = tuned.params.get("execution") == "malleable"
     elif request.adapt:
         raise UserError("--adapt needs a tuned file; name it with --config")
@@ -83,7 +89,28 @@ def resolve_settings(
     if libraries and "LD_PRELOAD" in request.environment:
         notes.append(f"--env LD_PRELOAD replaces the preloading of {' and '.join(libraries)}")
     _check_huge_pages(params, notes, from_file)
-    return LaunchSettings(params, {**environment, **request.environment}, libraries, tuple(notes), independent)
+    return LaunchSettings(
+        params, {**environment, **request.environment}, libraries, tuple(notes), independent, environment_note
+    )
+
+
+def _check_environment(request: LaunchRequest, environment: Mapping[str, str]) -> str:
+    """Return a note on variables of the tuned file that can load code; raise a UserError without consent.
+
+    A dry run starts nothing, so it only shows them.
+    """
+    from corewise.study.environment_trust import (
+        describe_accepted,
+        describe_untrusted,
+        require_trusted_environment,
+        select_untrusted,
+    )
+
+    source, untrusted = str(request.config), select_untrusted(environment)
+    if request.dry_run and untrusted and not request.trust_environment:
+        return describe_untrusted(untrusted, source)
+    require_trusted_environment(environment, source, is_trusted=request.trust_environment)
+    return "" if request.quiet else describe_accepted(environment, source)
 
 
 def _fit_tuned(

@@ -1,8 +1,9 @@
 """Place the processes of a launch, start and supervise them, and report how they ended."""
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from corewise.cli.exit_codes import SOME_FAILED
 from corewise.cli.launching.messages import describe_outcome, describe_overrides, outcome_to_json
@@ -18,6 +19,7 @@ from corewise.launch.supervision.rank_logs import build_log_path, move_old_logs
 from corewise.launch.supervision.rank_start import StartError, build_start_error, find_program
 from corewise.launch.supervision.supervisor import supervise
 from corewise.machine.allocation import read_allocation, read_hostname
+from corewise.machine.core_classes import describe_core_classes
 from corewise.machine.machine_model import Allocation
 from corewise.machine.placement import PlacementError, PlacementProblem
 from corewise.machine.topology import format_cpu_list, read_topology
@@ -51,9 +53,15 @@ def start_launch(request: LaunchRequest) -> int:
     with ExitStack() as stack:
         port = _hold_port(request, settings, stack)
         starts = _plan_starts(request, settings, around, port, manner, allocation)
+        if settings.environment_note:
+            print_message(settings.environment_note)
         if request.dry_run:
-            return _print_lines(format_start_line(start, around.env) for start in starts)
+            # Byte for byte, whatever the encoding.
+            sys.stdout.buffer.writelines(os.fsencode(f"{format_start_line(start, around.env)}\n") for start in starts)
+            return 0
         notes = [*settings.notes, *_prepare_files(request, len(starts))]
+        cores_note = describe_core_classes(topology, around.cpus, [start.placement for start in starts])
+        notes += [cores_note] if cores_note else []
         notes += list_slurm_notes(
             around.env, read_hostname(), num_cpus=len(around.cpus), has_rendezvous=port is not None
         )
@@ -70,17 +78,6 @@ def start_launch(request: LaunchRequest) -> int:
         except BlockingIOError as problem:
             # The limit of processes is reached.
             raise build_start_error(0, problem) from None
-
-
-def _print_lines(lines: Iterable[str]) -> int:
-    """Print lines byte for byte and return the exit code; a closed pipe is not an error."""
-    try:
-        with suppress(BrokenPipeError), open(1, "wb", closefd=False) as out:
-            out.writelines(os.fsencode(f"{line}\n") for line in lines)
-    except OSError as problem:
-        print_message(f"the standard output failed: {problem.strerror}")
-        return SOME_FAILED
-    return 0
 
 
 def _hold_port(request: LaunchRequest, settings: LaunchSettings, stack: ExitStack) -> int | None:

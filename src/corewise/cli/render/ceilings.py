@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from corewise.cli.doctor import Diagnosis
 
-# The key of the finding on damaged files.
+# The key of the finding on unusable files.
 DAMAGED = "ceilings-damaged"
 HINT = "`corewise doctor --ceilings` measures them in under a minute"
 PRECISIONS = ("float64", "float32", "tf32", "bfloat16", "int8")
@@ -79,7 +79,7 @@ def describe_damage(cached: CachedCeilings) -> tuple[MachineFinding, ...]:
         MachineFinding(
             DAMAGED,
             "warning",
-            "Saved ceilings are damaged and were ignored.",
+            "Saved ceilings cannot be used and were ignored.",
             evidence,
             "Measure them again with `corewise doctor --ceilings`, or delete the file.",
         )

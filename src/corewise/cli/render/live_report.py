@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corewise.measured.trial import Trial
+from corewise.owned_files import build_owned_prefix
 from corewise.study.durations import format_duration
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
@@ -76,10 +77,10 @@ class ReportUpdater:
         from corewise.run.provisional_records import build_provisional_records
         from corewise.store.sealed_lines import seal
 
-        with tempfile.TemporaryDirectory(prefix="corewise-live-") as folder:
+        with tempfile.TemporaryDirectory(prefix=build_owned_prefix("corewise-live")) as folder:
             side = Path(folder) / "provisional.jsonl"
             side.write_bytes(b"".join(seal(r.to_json()) for r in build_provisional_records(self.plan, self.store)))
-            command = [sys.executable, "-m", "corewise.report.live_page", str(self.store.path), str(self.output)]
+            command = [sys.executable, "-P", "-m", "corewise.report.live_page", str(self.store.path), str(self.output)]
             command += ["--study", self.plan.study.name, "--provisional", str(side), "--progress", progress]
             if refresh_s is not None:
                 command += ["--refresh-s", f"{refresh_s:.0f}"]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from corewise import process_control
-from corewise.launch.supervision.descendants import collect_ended_children, find_children, kill_descendants
+from corewise.measured.worker.descendants import END_LIMIT_S, collect_ended_children, find_children, kill_descendants
 from corewise.measured.worker.signal_names import name_signal
 
 FORWARDED = (
@@ -23,7 +23,6 @@ FORWARDED = (
 )
 # The si_code of signals that a terminal sends to its foreground processes.
 BY_KERNEL = 0x80
-END_LIMIT_S = 5.0
 # EX_SOFTWARE in sysexits.h.
 INTERNAL_ERROR = 70
 # The index of field 48 of /proc/self/stat, counted from the state field.
@@ -130,13 +129,3 @@ def _forward_signals(child: int, write_end: int, watched: set[signal.Signals]) -
 def _find_child_status(child: int) -> int | None:
     """Return the child's wait status if it has ended; other ended processes were orphans."""
     return next((status for pid, status in collect_ended_children() if pid == child), None)
-
-
-def open_standard_descriptors() -> None:
-    """Open 0, 1 and 2 if they are closed; the next file, pipe or socket would take their numbers."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The command inherits these descriptors.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from corewise.launch.launch_outcome import DIED_OF_SIGNAL, LaunchOutcome, LaunchPolicy, RankEnd
 from corewise.launch.ranks import RankStart
-from corewise.launch.supervision.descendants import (
-    collect_ended_children,
-    find_descendants,
-    find_ended_child,
-    has_children,
-    kill_descendants,
-    read_parents,
-    read_process_name,
-    send_signal,
-)
-from corewise.launch.supervision.front_process import END_LIMIT_S, SignalSetup, compute_exit_code
+from corewise.launch.supervision.front_process import SignalSetup, compute_exit_code
 from corewise.launch.supervision.output_streams import (
     UPDATE_EVERY_S,
     LineAssembler,
@@ -34,6 +24,18 @@ from corewise.launch.supervision.output_streams import (
 )
 from corewise.launch.supervision.rank_logs import build_log_path
 from corewise.launch.supervision.rank_start import Descriptors, build_start_error, raise_file_limit, spawn_rank
+from corewise.measured.worker.descendants import (
+    END_LIMIT_S,
+    collect_ended_children,
+    find_descendants,
+    find_ended_child,
+    has_children,
+    is_stopped,
+    kill_descendants,
+    read_parents,
+    read_process_name,
+    send_signal,
+)
 from corewise.measured.worker.signal_names import name_signal
 
 if TYPE_CHECKING:
@@ -250,6 +252,7 @@ class _Supervisor:
             if all(rank.end for rank in self.ranks):
                 self.is_interrupted = True
                 self._kill_all()
+            self._resume_stopped_ranks(number)
         if by_terminal and (self.on_terminal or (number == signal.SIGWINCH and len(self.ranks) > 1)):
             # The terminal has already signalled a rank on it, and pipes have no window size.
             return
@@ -259,6 +262,23 @@ class _Supervisor:
         for rank in self.ranks:
             if rank.end is None:
                 _send(rank.pid, number, to_group=by_terminal or number in (signal.SIGSTOP, signal.SIGCONT))
+
+    def _resume_stopped_ranks(self, number: int) -> None:
+        """Resume ranks that are stopped, so that they can handle a signal to end.
+
+        A stopped rank is not saving its work, so SIGTERM has a deadline for it.
+        """
+        stopped = [rank for rank in self.ranks if rank.end is None and is_stopped(rank.pid)]
+        for rank in stopped:
+            _send(rank.pid, signal.SIGCONT, to_group=True)
+        if stopped and number == signal.SIGTERM:
+            self._set_timer("kill stopped", self.policy.grace_s, lambda: self._kill_ranks(stopped))
+
+    def _kill_ranks(self, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            if rank.end is None:
+                rank.was_terminated = True
+                _send(rank.pid, signal.SIGKILL)
 
     def _collect_ended(self) -> bool:
         """Reap ended processes; True when all processes have ended or cannot be killed."""

@@ -1,15 +1,18 @@
 """The cache of measured ceilings: one file per class of machine, allocation and framework."""
 
+import errno
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from corewise.cache_folder import create_own_folder
 from corewise.errors import UserError
 from corewise.machine.ceilings.table import Ceilings
 from corewise.machine.machine_model import Allocation, Topology
 from corewise.measured.trial import write_json_atomically
+from corewise.trusted_paths import explain_distrust
 
 # The folder within the user's cache.
 FOLDER = "ceilings"
@@ -26,13 +29,18 @@ class CachedCeilings:
 
 
 def compute_allocation_shape(topology: Topology, allocation: Allocation) -> tuple[tuple[int, int], ...]:
-    """Return cores and CPUs per NUMA node, largest first; equivalent allocations have equal shapes."""
+    """Return cores and CPUs per NUMA node, largest first; equivalent allocations have equal shapes.
+
+    A node of a hybrid machine has one entry per class of cores, fastest first.
+    """
     usable = topology.select_cpus(allocation.cpus)
-    shape = []
-    for node in usable.nodes:
-        cpus = [cpu for cpu in usable.cpus if cpu.node == node]
-        shape.append((len({cpu.core for cpu in cpus}), len(cpus)))
-    return tuple(sorted(shape, reverse=True))
+    nodes = [tuple(_count_cores(usable, node, each) for each in topology.core_classes) for node in usable.nodes]
+    return tuple(counts for node in sorted(nodes, reverse=True) for counts in node)
+
+
+def _count_cores(topology: Topology, node: int, core_class: int) -> tuple[int, int]:
+    cpus = [cpu for cpu in topology.cpus if (cpu.node, cpu.core_class) == (node, core_class)]
+    return len({cpu.core for cpu in cpus}), len(cpus)
 
 
 def build_cache_path(cache: Path, ceilings: Ceilings) -> Path:
@@ -47,19 +55,21 @@ def save_ceilings(cache: Path, ceilings: Ceilings, again: bool = False) -> Path:
     A higher figure of an earlier measurement stays, unless `again` is set.
 
     Raises:
-        UserError: the folder is not writable.
+        UserError: the folder is not writable, or others can change it.
     """
     path = build_cache_path(cache, ceilings)
     if not again:
         before = _read_ceilings(cache, path, ceilings.host_class, ceilings.allocation)
         ceilings = ceilings.merge_higher(before) if isinstance(before, Ceilings) else ceilings
+    refusal = create_own_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if refusal:
+            raise PermissionError(errno.EACCES, refusal)
         write_json_atomically(path, ceilings.to_json())
     except OSError as problem:
         raise UserError(
             f"the ceilings cannot be written to {path.parent}: {problem.strerror or problem}; "
-            "set XDG_CACHE_HOME to a writable folder"
+            "set XDG_CACHE_HOME to a folder that you can write to and nobody else can change"
         ) from problem
     return path
 
@@ -92,6 +102,9 @@ def read_cached_ceilings(
 
 def _read_ceilings(cache: Path, path: Path, host_class: str, allocation: tuple[tuple[int, int], ...]) -> Ceilings | str:
     """Return the ceilings in a file, or why they cannot be used."""
+    refusal = explain_distrust(path)
+    if refusal:
+        return f"{path} is not used: {refusal}"
     try:
         ceilings = Ceilings.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:

@@ -151,7 +151,8 @@ class AttainableTime:
 class Ceilings:
     """All ceilings of one allocation on one class of machine, measured with one framework.
 
-    `allocation` holds the cores and CPUs of each NUMA node, largest first. `measured_at` is ISO 8601, UTC.
+    `allocation` holds the cores and CPUs of each NUMA node, largest first; on hybrid machines of each class of
+    cores in it. `measured_at` is ISO 8601, UTC.
     """
 
     runtime: str

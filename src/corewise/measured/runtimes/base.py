@@ -73,7 +73,7 @@ class RankContext:
 
     Attributes:
         rendezvous: a folder on this node that only this trial uses.
-        cache: a folder for compiler output, shared by all runs of one trial.
+        cache: a folder for compiler output and plans that nobody else can change; empty if none are made.
         host_free_bytes: free host memory before any rank of this run started.
     """
 

@@ -6,7 +6,6 @@ Measured side: standard library and the runtime's framework only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from pathlib import Path
@@ -31,17 +30,15 @@ def serve(runtime_name: str, warm: bool, control: Channel) -> None:
         message = control.receive()
         if message is None or message["cmd"] == "stop":
             return
-        with open(message["trial"], encoding="utf-8") as file:
-            trial = parse_trial(json.load(file))
+        trial = parse_trial(message["trial"])
         if message["cmd"] == "hold":
             keepers = [pid for pid in keepers if not _has_ended(pid)]
             keepers.append(start_keeper(zygote, trial, Path(message["out"]), int(message["asked_at_ns"])))
             if not control.send(event="held", pid=keepers[-1]):
                 return
             continue
-        if not zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control):
-            return
-        if not control.send(event="done"):
+        leftovers = zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control)
+        if leftovers is None or not control.send(event="done", leftovers=leftovers):
             return
 
 

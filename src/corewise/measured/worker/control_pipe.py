@@ -21,6 +21,7 @@ class Channel:
         self.write_fd = write_fd
         self.closed = False
         self._buffer = b""
+        self._open_fds = {read_fd, write_fd}
 
     def send(self, **message: Any) -> bool:
         """Send a message; return False if the peer has ended."""
@@ -54,8 +55,15 @@ class Channel:
                 return messages[0]
         return None
 
+    def stop_sending(self) -> None:
+        """Close our sending end, so that the peer sees that no more comes; receiving is still possible."""
+        if self.write_fd in self._open_fds:
+            self._open_fds.remove(self.write_fd)
+            os.close(self.write_fd)
+
     def close(self) -> None:
-        for fd in {self.read_fd, self.write_fd}:
+        # A second close must not hit a descriptor that has the same number by now.
+        while self._open_fds:
             with contextlib.suppress(OSError):
-                os.close(fd)
+                os.close(self._open_fds.pop())
         self.closed = True

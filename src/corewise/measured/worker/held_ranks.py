@@ -21,13 +21,14 @@ from typing import Any, Callable, Mapping
 from corewise import process_control
 from corewise.measured.trial import Trial, to_json, write_json_atomically
 from corewise.measured.worker.control_pipe import Channel
-from corewise.measured.worker.run_folder import create_trial_folder
+from corewise.measured.worker.descendants import end_leftovers
 from corewise.measured.worker.sampling import plan_sampling
 from corewise.measured.worker.zygote import (
     GRACE_PERIOD_S,
     RankHandle,
     Zygote,
     count_oom_kills,
+    create_rendezvous_folder,
     explain_death,
     kill_all,
     reap,
@@ -35,6 +36,7 @@ from corewise.measured.worker.zygote import (
 )
 
 TO_KEEPER, FROM_KEEPER = "to-keeper", "from-keeper"
+STOPPED = "the run was stopped"
 
 
 def start_keeper(zygote: Zygote, trial: Trial, folder: Path, asked_at_ns: int) -> int:
@@ -45,10 +47,11 @@ def start_keeper(zygote: Zygote, trial: Trial, folder: Path, asked_at_ns: int) -
     if pid == 0:
         try:
             process_control.end_with_parent(parent_pid)
+            process_control.adopt_orphans()
             process_control.set_process_name("cw-keeper")
             read_fd = os.open(str(folder / TO_KEEPER), os.O_RDONLY)
             write_fd = os.open(str(folder / FROM_KEEPER), os.O_WRONLY)
-            _HeldRun(zygote, trial, folder, asked_at_ns).serve(Channel(read_fd, write_fd))
+            _HeldRun(zygote, trial, folder, asked_at_ns, Channel(read_fd, write_fd)).serve()
         finally:
             os._exit(0)
     return pid
@@ -57,29 +60,32 @@ def start_keeper(zygote: Zygote, trial: Trial, folder: Path, asked_at_ns: int) -
 class _HeldRun:
     """The ranks of one run, sampled on command of the control side."""
 
-    def __init__(self, zygote: Zygote, trial: Trial, folder: Path, asked_at_ns: int) -> None:
-        self.trial = trial
+    def __init__(self, zygote: Zygote, trial: Trial, folder: Path, asked_at_ns: int, control: Channel) -> None:
+        self.trial, self.control = trial, control
         self.num_samplings = 0
         self.oom_kills = count_oom_kills()
-        self.rendezvous = create_trial_folder()
+        self.rendezvous = create_rendezvous_folder()
         self.ranks = zygote.start_ranks(trial, self.rendezvous, folder, asked_at_ns, held=True)
 
-    def serve(self, control: Channel) -> None:
+    def serve(self) -> None:
         """Answer until the control side ends the run or a rank fails, and leave a result file per rank."""
         alive = self._wait(self._is_ready)
         event = "ready"
         while alive:
             self._send_signal(signal.SIGSTOP)
-            control.send(event=event)
-            message = control.receive()
+            self.control.send(event=event)
+            message = self.control.receive()
+            if message is None:
+                kill_all(self.ranks, "stopped", STOPPED)
+                break
             self._send_signal(signal.SIGCONT)
-            if message is None or message["cmd"] != "sample":
+            if message["cmd"] != "sample":
                 self._send_all(cmd="end")
                 break
             alive = self._sample(message)
             event = "sampled"
         self._finish("stopped" if alive else "peer")
-        control.send(event="done")
+        self.control.send(event="done")
 
     def _sample(self, message: Mapping[str, Any]) -> bool:
         """Take one sampling; return whether every rank has written its samples."""
@@ -111,15 +117,20 @@ class _HeldRun:
                 os.killpg(rank.pid, number)
 
     def _wait(self, done: Callable[[], bool]) -> bool:
-        """Wait for `done`; return False if a rank has ended or the time limit of the trial has passed."""
+        """Wait for `done`; return False if a rank or the control side ends the run, or at the time limit."""
         limit_s = self.trial.protocol.timeout_s
         deadline = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            selector.register(self.control.read_fd, selectors.EVENT_READ)
             for rank in self.ranks:
                 for fd in rank.open_watches(stack):
                     selector.register(fd, selectors.EVENT_READ, rank)
             while not done():
                 events = selector.select(max(0.0, deadline - time.monotonic()))
+                # The control side waits for our answer, unless it ends the run.
+                if any(key.data is None for key, _ in events):
+                    kill_all(self.ranks, "stopped", STOPPED)
+                    return False
                 if not events:
                     reason = f"no result within {limit_s:g} s (protocol.timeout_s); killed"
                     kill_all(self.ranks, "timeout", reason)
@@ -131,12 +142,13 @@ class _HeldRun:
         return True
 
     def _finish(self, category: str) -> None:
-        reasons = {"stopped": "the run was stopped", "peer": "another rank of this run failed"}
+        reasons = {"stopped": STOPPED, "peer": "another rank of this run failed"}
         for rank in self.ranks:
             if not wait_for_end(rank, GRACE_PERIOD_S):
                 rank.kill(category, reasons[category])
             reap(rank)
             rank.channel.close()
+        end_leftovers()
         shutil.rmtree(self.rendezvous, ignore_errors=True)
         for rank in self.ranks:
             if not rank.result_file.exists():

@@ -19,6 +19,7 @@ from corewise import process_control
 from corewise.measured.parameters import Binding
 from corewise.measured.trial import parse_trial
 from corewise.measured.worker.control_pipe import Channel
+from corewise.trusted_paths import explain_distrust
 
 PACKAGES = (
     *("torch", "tensorflow", "numpy", "Pillow", "mpi4py", "intel-openmp"),
@@ -50,36 +51,45 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def probe() -> dict[str, object]:
     """Read the versions of the interpreter and its packages without importing them."""
-    versions: dict[str, str] = {}
-    for name in PACKAGES:
-        versions.update(_find_first_version(name, (name,)))
-    # Several packages provide the module tensorflow.
-    if "tensorflow" not in versions:
-        versions.update(_find_first_version("tensorflow", TENSORFLOW_BUILDS))
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
         "prefix": sys.prefix,
-        "packages": versions,
+        "packages": read_package_versions(sys.path),
     }
 
 
-def _find_first_version(name: str, packages: Sequence[str]) -> dict[str, str]:
+def read_package_versions(path: Sequence[str]) -> dict[str, str]:
+    """Read the versions of installed packages from the metadata in these folders; imports nothing."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        versions.update(_find_first_version(name, (name,), path))
+    # Several packages provide the module tensorflow.
+    if "tensorflow" not in versions:
+        versions.update(_find_first_version("tensorflow", TENSORFLOW_BUILDS, path))
+    return versions
+
+
+def _find_first_version(name: str, packages: Sequence[str], path: Sequence[str]) -> dict[str, str]:
     """Map the name to the version of the first installed package; empty if there is none."""
     for package in packages:
-        try:
-            return {name: importlib.metadata.version(package)}
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        for distribution in importlib.metadata.distributions(name=package, path=list(path)):
+            return {name: distribution.version}
     return {}
 
 
 def run_by_hand(trial_file: Path, out_dir: Path) -> int:
     """Run a trial whose environment is already set; return 0 if every rank succeeds."""
     from corewise.measured.worker.zygote import Zygote
+    from corewise.measured.workloads.custom import is_custom
 
     asked_at_ns = time.monotonic_ns()
     trial = parse_trial(json.loads(trial_file.read_text(encoding="utf-8")))
+    # The file of such a trial names code to run.
+    refusal = explain_distrust(trial_file) if is_custom(trial.params.workload) else ""
+    if refusal:
+        print(f"{trial_file} is not run: {refusal}; copy it to a folder that only you can change", file=sys.stderr)
+        return 2
     unset = find_unset_variables(trial.env, os.environ)
     if unset:
         print(
@@ -90,8 +100,11 @@ def run_by_hand(trial_file: Path, out_dir: Path) -> int:
     out_dir.mkdir(parents=True, exist_ok=True)
     if trial.params.bind != Binding.NONE:
         os.sched_setaffinity(0, trial.ranks[0].cpus)
+    process_control.adopt_orphans()
     zygote = Zygote(trial.params.runtime, warm=trial.protocol.start == "fork")
-    zygote.run(trial, out_dir, asked_at_ns)
+    leftovers = zygote.run(trial, out_dir, asked_at_ns)
+    if leftovers:
+        print(f"killed {len(leftovers)} processes that the workload left behind: {', '.join(leftovers)}")
     num_failed = 0
     for rank in range(trial.num_ranks):
         result = json.loads((out_dir / f"rank-{rank}.json").read_text(encoding="utf-8"))
@@ -116,6 +129,7 @@ def _serve(runtime: str, cpus: Sequence[int], warm: bool) -> int:
     # The output of the framework must not reach the control pipe.
     os.dup2(2, 1)
     process_control.end_with_parent()
+    process_control.adopt_orphans()
     process_control.set_process_name("cw-warm")
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+from corewise.cache_folder import create_own_folder
 from corewise.measured import pinning
 from corewise.measured.parameters import Binding, HugePages
 from corewise.measured.probes import cpu_canary, memory_use
@@ -40,6 +41,8 @@ from corewise.measured.worker.steady_state import WarmUp
 # With steps of microseconds, caches and clock have not settled after a dozen steps.
 MIN_WARM_UP_S = 0.01
 STEPS_AFTER_PAUSE = 1
+# Ways to execute a model that leave code or plans behind for the next run of the trial.
+CACHED_EXECUTIONS = ("compile", "malleable")
 NOT_STEADY = "the steps were not steady when the time limit of the warm-up ended"
 # For longer steps, two windows of three steps are enough.
 LONG_STEP_S = 0.1
@@ -128,7 +131,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
     else:
         pinning.apply_placement(placement)
     runtime = get_runtime()
-    cache = str(plan.result_file.parent.parent / "cache")
+    cache, cache_note = _choose_cache(plan)
     context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus), cache, plan.host_free_bytes)
     began = time.perf_counter()
     job = runtime.prepare(trial.params, context)
@@ -151,12 +154,23 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         gc.collect()
         # Allocate little between warm-up and sampling: small objects in heap holes make it grow again.
         times_s = (prepared - began, checked - prepared, first_step_s, expected_s)
-        before = _BeforeSampling(check, times_s, warm_up, first_loss, facts, runtime)
+        before = _BeforeSampling(check, times_s, warm_up, first_loss, facts, runtime, cache_note)
         if plan.held:
             return _sample_repeatedly(plan, job, channel, before)
         return _sample_once(plan, job, channel, before)
     finally:
         job.close()
+
+
+def _choose_cache(plan: RankPlan) -> tuple[str, str]:
+    """Choose the folder for compiled code and plans; with a note if others can change that of the trial."""
+    if plan.trial.params.execution not in CACHED_EXECUTIONS:
+        return "", ""
+    cache = plan.result_file.parent.parent / "cache"
+    problem = create_own_folder(cache)
+    if not problem:
+        return str(cache), ""
+    return os.path.join(plan.rendezvous, "cache"), f"each run compiled and planned alone, because {problem}"
 
 
 def _collect_sampled_facts(job: Job, channel: Channel) -> Mapping[str, Any]:
@@ -228,10 +242,14 @@ class _BeforeSampling:
     first_loss: Optional[float]
     proofs: Mapping[str, Any]
     runtime: Runtime
+    cache_note: str
 
     @property
     def expected_s(self) -> float:
         return self.times_s[3]
+
+    def list_notes(self) -> list[str]:
+        return [note for note in (self.cache_note, "" if self.warm_up.is_steady else NOT_STEADY) if note]
 
     def collect_metrics(self, job: Job) -> dict[str, float]:
         prepare_s, check_s, first_step_s, expected_s = self.times_s
@@ -306,5 +324,5 @@ def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSamp
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         facts={**before.collect_facts(job), **_collect_sampled_facts(job, channel)},
         disturbances=tuple(describe_disturbances(_drop_shared_cpu_time(trial, probe.metrics), len(cpus))),
-        notes=(*job.collect_notes(), *(() if before.warm_up.is_steady else (NOT_STEADY,))),
+        notes=(*job.collect_notes(), *before.list_notes()),
     )

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 from corewise import process_control
 from corewise.measured.runtimes.base import MissingPart, Runtime
@@ -24,10 +24,12 @@ from corewise.measured.runtimes.devices.host_memory import read_free_host_bytes
 from corewise.measured.runtimes.registry import find_runtime
 from corewise.measured.trial import Trial, to_json, write_json_atomically
 from corewise.measured.worker.control_pipe import Channel
+from corewise.measured.worker.descendants import end_leftovers, find_children
 from corewise.measured.worker.rank import RankPlan, build_failure, run_rank
-from corewise.measured.worker.run_folder import clear_abandoned, create_trial_folder
 from corewise.measured.worker.sampling import plan_sampling
 from corewise.measured.worker.signal_names import name_signal
+from corewise.owned_files import build_owned_prefix, remove_abandoned
+from corewise.trusted_paths import create_private_folder
 
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
@@ -74,7 +76,7 @@ class Zygote:
     def __init__(self, runtime_name: str, warm: bool) -> None:
         self.runtime_name = runtime_name
         self.runtime: Optional[Runtime] = None
-        clear_abandoned()
+        remove_abandoned()
         if warm:
             self.runtime = find_runtime(runtime_name)
             self.runtime.warm()
@@ -82,10 +84,17 @@ class Zygote:
             gc.collect()
             gc.freeze()
 
-    def run(self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None) -> bool:
-        """Run the trial once, with a result file per rank; return False if the control side stops or ends."""
+    def run(
+        self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None
+    ) -> Optional[Sequence[str]]:
+        """Run the trial once, with a result file per rank, and kill the processes that it leaves behind.
+
+        Returns:
+            The names of those processes, or None if the control side stops or ends.
+        """
         self.warm_for(trial)
-        rendezvous = create_trial_folder()
+        earlier_children = find_children()
+        rendezvous = create_rendezvous_folder()
         oom_kills = count_oom_kills()
         ranks = self.start_ranks(trial, rendezvous, out_dir, asked_at_ns)
         has_ended = False
@@ -97,13 +106,15 @@ class Zygote:
                     rank.kill("stopped", "the run was stopped")
                 reap(rank)
                 rank.channel.close()
+            leftovers = end_leftovers(spared=earlier_children)
             shutil.rmtree(rendezvous, ignore_errors=True)
-        if has_ended:
-            for rank in ranks:
-                if not rank.result_file.exists():
-                    result = explain_death(rank, count_oom_kills() > oom_kills)
-                    write_json_atomically(rank.result_file, to_json(result))
-        return has_ended
+        if not has_ended:
+            return None
+        for rank in ranks:
+            if not rank.result_file.exists():
+                result = explain_death(rank, count_oom_kills() > oom_kills)
+                write_json_atomically(rank.result_file, to_json(result))
+        return leftovers
 
     def start_ranks(
         self, trial: Trial, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool = False
@@ -221,6 +232,11 @@ class Zygote:
         return rank.channel.closed
 
 
+def create_rendezvous_folder() -> str:
+    """Create the folder that the ranks of a run share, below TMPDIR."""
+    return create_private_folder(build_owned_prefix("corewise-trial"))
+
+
 def _has_succeeded(rank: RankHandle) -> bool:
     try:
         with open(rank.result_file, encoding="utf-8") as file:
@@ -255,7 +271,7 @@ def wait_for_end(rank: RankHandle, limit_s: float) -> bool:
 
 
 def reap(rank: RankHandle) -> None:
-    """Wait for the rank and kill the loader workers it may have left."""
+    """Wait for the rank and kill its process group, such as loader workers, which a rank never ends itself."""
     if rank.wait_status is None:
         _, rank.wait_status = os.waitpid(rank.pid, 0)
     with contextlib.suppress(ProcessLookupError):

@@ -158,7 +158,7 @@ def build_choice_chart(group: Group, name: str, best: int) -> Chart | None:
             f"Median throughput over runs with {each}.",
             describe_intervals(group, drawn),
             describe_cut_whiskers(_find_whisker_limit(rows), _list_interval_ends(rows), name_rate_unit(group)),
-            f"Figures beside the bars: ratio to {base_label}, all else equal. {_explain_test(rows)}",
+            f"Figures next to the bars: ratio to {base_label}, all else equal. {_explain_test(rows)}",
             cut,
         ),
         alt=(

@@ -65,7 +65,7 @@ def _build_ladder_chart(tuning: StoredTuning) -> Chart | None:
         caption=join_sentences(
             f"Throughput in {tuning.unit} of fresh runs: the default, "
             f"{'then one more knob at a time, ' if tuning.ladder else ''}then {in_full} in full.",
-            "Figures beside the bars: ratio to the previous step, from the means of the runs, each step as "
+            "Figures next to the bars: ratio to the previous step, from the means of the runs, each step as "
             "one comparison; bars are medians.",
             INTERVALS,
         ),

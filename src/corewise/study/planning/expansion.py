@@ -21,7 +21,8 @@ from corewise.study.syntax.expressions import Expression, ExpressionError
 
 MAX_POINTS = 100_000
 
-FindWorkload = Callable[[str], Workload]
+# Finds a workload by its name, None if its properties are unknown.
+FindWorkload = Callable[[str], Workload | None]
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ def _find_registered(name: str) -> Workload:
 
 
 def _find_workload(study: Study, name: str, find: FindWorkload) -> Workload | None:
-    """Return the workload of that name, or None for a user's own file."""
+    """Return the workload of that name, or None if its properties are unknown, as of a user's own file."""
     if ":" in name:
         return None
     try:

@@ -368,7 +368,8 @@ def _check_runtime_axes(params: TrialParameters, context: FeasibilityContext) ->
     """Check that the runtime supports settings which differ from the default."""
     runtime = params.runtime
     for name in _UNSUPPORTED_AXES.get(runtime, ()):
-        if name == "dtype" and is_kernel(context.workload):  # its arrays know more formats than numpy's models
+        # The arrays of a kernel support more formats than the models of a runtime.
+        if name == "dtype" and is_kernel(context.workload):
             continue
         value = getattr(params, name)
         if not params.is_default(name) and value != DType.FLOAT64:

@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import signal
-import subprocess
-from contextlib import suppress
+import tempfile
 from dataclasses import dataclass
 
+from corewise.launch.supervision.supervised_command import SupervisedCommand
 from corewise.measured.trial import Trial, to_json, write_json_atomically
 from corewise.run.plan import Plan
 from corewise.run.rank_results import read_result
@@ -62,26 +61,18 @@ def start_cold(plan: Plan, trial: Trial, store: Store) -> ColdStart:
     out = file.with_name(f"{trial.trial_id}-results")
     line = format_manual_command(plan, trial, str(file.parent))
     limit_s = trial.protocol.timeout_s + START_LIMIT_S + ANSWER_GRACE_S
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", line],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        _, stderr = process.communicate(timeout=limit_s)
-        results = [read_result(out / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
-        run = collect_run(trial, results)
-    except subprocess.TimeoutExpired:
-        return ColdStart(line, 0.0, f"no result within {limit_s:.0f} s")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        shutil.rmtree(out, ignore_errors=True)
+    with tempfile.TemporaryFile() as errors:
+        process = SupervisedCommand(["/bin/sh", "-c", line], env=os.environ, stderr=errors)
+        try:
+            if not process.wait(limit_s):
+                return ColdStart(line, 0.0, f"no result within {limit_s:.0f} s")
+            results = [read_result(out / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
+        finally:
+            process.end()
+            shutil.rmtree(out, ignore_errors=True)
+        errors.seek(0)
+        printed = errors.read().decode("utf-8", "replace").strip().splitlines()
+    run = collect_run(trial, results)
     if run.status != "ok":
-        last = stderr.strip().splitlines()[-1:] or [run.reason]
-        return ColdStart(line, 0.0, last[0])
+        return ColdStart(line, 0.0, printed[-1] if printed else run.reason)
     return ColdStart(line, run.metrics["samples_per_s"], disturbances=tuple(run.disturbances))

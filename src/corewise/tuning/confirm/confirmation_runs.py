@@ -13,7 +13,7 @@ from typing import Any
 from corewise.analysis.columns import get_run_rates
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK, Protocol
-from corewise.run.legacy_identity import keep_old_ids
+from corewise.run.identity.legacy_identity import keep_old_ids
 from corewise.run.plan import Plan
 from corewise.run.study_runner import RunObserver, StudyRun
 from corewise.stats.trial_comparison import Comparison, compare_trials

@@ -8,6 +8,7 @@ from corewise.analysis.tuning_results import FASTER, NO_DIFFERENCE, UNCONFIRMED,
 from corewise.launch.ranks import OUTSIDE_DEFAULTS
 from corewise.launch.worker_commands import build_launch_command
 from corewise.study.durations import format_duration as format_elapsed
+from corewise.study.environment_trust import select_untrusted
 from corewise.text_format import clean_text, format_count, format_duration, format_figure, format_memory, format_ratio
 from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.coordinate_search import LATENCY_SLACK
@@ -280,7 +281,8 @@ def build_launch_line(result: TuneResult) -> str:
     """Build the command that starts the program with the best setting, from the tuned file or by options."""
     program = _name_program(result)
     if result.output:
-        return f"corewise launch --config {shlex.quote(result.output)} -- {program}"
+        consent = " --trust-environment" if select_untrusted(result.environment) else ""
+        return f"corewise launch --config {shlex.quote(result.output)}{consent} -- {program}"
     params = result.best.params
     changed = {n: params[n] for n, usual in OUTSIDE_DEFAULTS.items() if params.get(n, usual) != usual}
     *command, end = build_launch_command(changed, (), result.environment)

@@ -3,7 +3,7 @@
 import itertools
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -54,6 +54,8 @@ class ScriptArena:
         folder.mkdir(parents=True)
         self._numbers = itertools.count()
         self.alive: list[ScriptEntrant] = []
+        # The names of processes that a start of a setting left behind.
+        self.leftovers: dict[Setting, Sequence[str]] = {}
 
     @property
     def is_timed(self) -> bool:
@@ -193,6 +195,8 @@ class ScriptEntrant:
     def _end(self) -> None:
         if self.current is not None:
             self.current.end()
+            if self.current.leftovers:
+                self.arena.leftovers[self.setting] = self.current.leftovers
             self.current = None
 
     def _wait_for_progress(self, start: ScriptStart) -> bool:

@@ -45,7 +45,7 @@ class Script:
         if self.is_plain(is_default):
             return command
         outside = {name: params[name] for name in OUTSIDE_DEFAULTS if name in params}
-        return [sys.executable, "-m", *build_launch_command(outside, command, self.build_environment(params))]
+        return [sys.executable, "-P", "-m", *build_launch_command(outside, command, self.build_environment(params))]
 
     def is_plain(self, is_default: bool) -> bool:
         """Return whether it starts as typed, without the launcher."""

@@ -15,6 +15,7 @@ from corewise.analysis.tuning_results import UNIT
 from corewise.errors import UserError
 from corewise.launch.tuned_file_fit import read_fingerprint
 from corewise.measured.trial import NOT_NOW
+from corewise.run.warm_parent import describe_leftovers
 from corewise.stats.estimate import estimate_process_median
 from corewise.store.store import Store
 from corewise.study.durations import format_duration
@@ -230,14 +231,19 @@ class ScriptTuning:
                         self.follower.report_fresh_run(setting, runs[setting][-1].throughput)
                     except Rejection as problem:
                         reasons[setting] = problem.reason
-        records = {each: self._build_record(each, runs[each], reasons.get(each, "")) for each in settings}
+        records = {
+            each: self._build_record(each, runs[each], reasons.get(each, ""), arena.leftovers.get(each, ()))
+            for each in settings
+        }
         for record in records.values():
             self.store.append(record)
         if reasons.get(space.default):
             raise UserError(f"the command as typed failed in a fresh start: {reasons[space.default]}")
         return Confirmation(records)
 
-    def _build_record(self, setting: Setting, runs: Sequence[Sampling], reason: str) -> Record:
+    def _build_record(
+        self, setting: Setting, runs: Sequence[Sampling], reason: str, leftovers: Sequence[str]
+    ) -> Record:
         rates = [each.throughput for each in runs]
         params = self.tunable.space.build_params(setting)
         command = self.tunable.script.build_command(params, setting == self.tunable.space.default)
@@ -263,6 +269,7 @@ class ScriptTuning:
             runs=tuple({"status": "ok", "metrics": {"samples_per_s": each}} for each in rates),
             command=shlex.join(command),
             machine=self.tunable.host.describe(),
+            notes=describe_leftovers(leftovers),
             corewise_version=__version__,
             started_at=format_utc_now(),
             finished_at=format_utc_now(),

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class ScriptStart:
         self._checked = PrintedTexts(printed, script.check, prefix) if script.check else None
         self.numbers: list[PrintedNumber] = []
         self.progress: list[Any] = []
+        # The names of processes that it left behind, known after its end.
+        self.leftovers: Sequence[str] = ()
         work = folder / "work"
         work.mkdir()
         env = {**os.environ, PROGRESS_FILE: str(folder / "progress"), "PYTHONUNBUFFERED": "1"}
@@ -55,7 +57,8 @@ class ScriptStart:
         if not self.is_plain:
             after = command.index("launch") + 1
             command[after:after] = ["--json", str(folder / "launched")]
-        self.process = SupervisedCommand(command, folder=work, env=env, output=printed, end_file=folder / "ended")
+        with open(printed, "wb") as out:
+            self.process = SupervisedCommand(command, folder=work, env=env, stdout=out, stderr=out)
 
     def read_progress(self) -> list[Any]:
         """Return the progress since the last call."""
@@ -93,9 +96,8 @@ class ScriptStart:
     def compute_seconds(self) -> float:
         """Return the duration of the run in seconds, without the overhead of the launcher."""
         if not self.is_plain:
-            with suppress(OSError, ValueError, KeyError):
-                launched = json.loads((self.folder / "launched").read_text())
-                return max(float(rank["seconds"]) for rank in launched["ranks"])
+            with suppress(ValueError, KeyError, TypeError):
+                return max(float(rank["seconds"]) for rank in self._read_launched()["ranks"])
         return self.process.read_end().seconds
 
     def require_good_end(self) -> None:
@@ -123,7 +125,20 @@ class ScriptStart:
     def end(self) -> None:
         """Terminate all its processes and remove its folder."""
         self.process.end()
+        self.leftovers = self._read_leftovers()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read_leftovers(self) -> Sequence[str]:
+        if self.is_plain:
+            return self.process.read_end().leftovers
+        # The launcher reports whole command lines.
+        return [Path(line.split()[0]).name for line in self._read_launched().get("leftovers", ())]
+
+    def _read_launched(self) -> dict[str, Any]:
+        """Read the report of the launcher; empty if it was killed."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads((self.folder / "launched").read_text()))
+        return {}
 
     def _is_out_of_memory(self, code: int) -> bool:
         """Return whether it printed so, or was killed like the kernel does when memory runs out."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from corewise.measured.parameters import Mode
-from corewise.measured.trial import INFEASIBLE, Protocol, Trial, to_json, write_json_atomically
+from corewise.measured.trial import INFEASIBLE, Protocol, Trial
 from corewise.run.held_run import HeldRun
 from corewise.run.machine_view import build_machine_view
 from corewise.run.warm_parent import ParentFailure, ParentKey, ParentPool
@@ -85,7 +85,12 @@ class LiveArena:
             held = self._hold(trial)
         except ParentFailure as problem:
             raise Rejection(problem.category, str(problem)) from problem
-        failed = held.wait_until_ready()
+        try:
+            failed = held.wait_until_ready()
+        except BaseException:
+            # The user stops the search; `close` does not know this run yet.
+            held.kill()
+            raise
         if failed is not None:
             held.close()
             raise Rejection(failed.kind, failed.reason)
@@ -121,9 +126,7 @@ class LiveArena:
 
     def _hold(self, trial: Trial) -> HeldRun:
         number = next(self._numbers)
-        file = self.folder / f"trial-{number}.json"
-        write_json_atomically(file, to_json(trial))
-        return HeldRun(self._pool.get(trial), trial, file, self.folder / f"held-{number}")
+        return HeldRun(self._pool.get(trial), trial, self.folder / f"held-{number}")
 
 
 class LiveEntrant:

@@ -55,7 +55,7 @@ class Noise:
         return math.sqrt(self.squares / self.degrees)
 
     def compute_half_width(self, num_pairs: int, pairs: Sequence[float], confidence: float = CONFIDENCE) -> float:
-        """Compute the half confidence interval of a mean of pairs; their pairs noise is included."""
+        """Compute half the confidence interval of a mean of `num_pairs` pairs; the noise of `pairs` is added."""
         noise = Noise(self.squares, self.degrees)
         # The outliers of this very race are not clipped.
         noise.add_pairs(pairs, math.inf)

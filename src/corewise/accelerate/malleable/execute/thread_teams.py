@@ -241,18 +241,18 @@ class Teams:
 
 
 def _end_all(
-    teams: Dict[Tuple[int, int], Team], others: List[AttachedThreads], crowds: List[_SurplusThreads], pid: int
+    teams: Dict[Tuple[int, int], Team], others: List[AttachedThreads], surplus: List[_SurplusThreads], pid: int
 ) -> None:
     # A forked child has none of the threads.
     if pid == os.getpid():
         for one in others:
             one.close()
-        threads: List[Union[Team, _SurplusThreads]] = [*teams.values(), *crowds]
+        threads: List[Union[Team, _SurplusThreads]] = [*teams.values(), *surplus]
         for each in threads:
             each.end()
     teams.clear()
     others.clear()
-    crowds.clear()
+    surplus.clear()
 
 
 # Not empty once this process, or its parent before the fork, has had teams.

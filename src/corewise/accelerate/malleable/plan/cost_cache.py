@@ -18,6 +18,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from corewise.accelerate.malleable.plan.lane_widths import list_widths
 from corewise.accelerate.malleable.plan.plan_candidates import is_valid_plan
 from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
+from corewise.cache_folder import open_cache_folder
+from corewise.trusted_paths import is_trusted_file
 
 SCHEMA = 4
 PLAIN = "plain"
@@ -64,14 +66,16 @@ def get_cache_folder() -> Path:
     """Return the folder of cached plans; COREWISE_PLANS selects another one, for measurements."""
     if os.environ.get("COREWISE_PLANS"):
         return Path(os.environ["COREWISE_PLANS"])
-    cache_home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache_home) / "corewise" / "malleable"
+    return open_cache_folder("malleable")
 
 
 def load_plan(key: str, num_calls: int) -> Optional[CachedPlan]:
-    """Load the plan cached under this key, or None if it is missing, inconsistent or of another program."""
+    """Load the plan cached under this key; None if it is missing, inconsistent, of another program or user."""
     try:
-        cached = _parse_cached_plan(json.loads((get_cache_folder() / f"{key}.json").read_text()))
+        path = get_cache_folder() / f"{key}.json"
+        if not is_trusted_file(path):
+            return None
+        cached = _parse_cached_plan(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError):
         return None
     return cached if len(cached.call_costs) == num_calls and _is_consistent(cached) else None
@@ -118,7 +122,7 @@ def save_plan(key: str, cached: CachedPlan) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-    except (OSError, RuntimeError):
+    except OSError:
         return
 
 

@@ -70,9 +70,9 @@ def _wrap_registration(owner: type, name: str, plain: Callable[..., Any]) -> Cal
     return register
 
 
-def find_custom_backward(result: Any, brought: Sequence[torch.Tensor]) -> str:
+def find_custom_backward(result: Any, inputs: Sequence[torch.Tensor]) -> str:
     """Find a torch.autograd.Function between these tensors and the result; return its name or ""."""
-    seen = {tensor.grad_fn for tensor in brought}
+    seen = {tensor.grad_fn for tensor in inputs}
     pending = [tensor.grad_fn for tensor in list_differentiable(result)]
     while pending:
         node = pending.pop()
@@ -90,15 +90,15 @@ def list_differentiable(result: Any) -> List[torch.Tensor]:
     return [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
 
 
-def compute_gradients(result: Any, brought: Sequence[torch.Tensor]) -> Gradients:
+def compute_gradients(result: Any, inputs: Sequence[torch.Tensor]) -> Gradients:
     """Compute gradients for fixed pseudo-random gradients of the result, without running hooks."""
     outputs = list_differentiable(result)
-    if not outputs or not brought:
-        return [None] * len(brought)
+    if not outputs or not inputs:
+        return [None] * len(inputs)
     generator = torch.Generator().manual_seed(_SEED)
     arriving = [torch.randn(one.shape, dtype=one.dtype, generator=generator) for one in outputs]
-    with suspend_hooks(brought):
-        return torch.autograd.grad(outputs, list(brought), arriving, allow_unused=True)
+    with suspend_hooks(inputs):
+        return torch.autograd.grad(outputs, list(inputs), arriving, allow_unused=True)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ class BreakdownJob(Job):
         cpus = sorted(os.sched_getaffinity(0))
         effort = BreakdownEffort(**(self._params.breakdown or {}))
         breakdown = measure_breakdown(cast(ModuleJob, self._job), self._params, effort, self._report)
-        astray = pinning.find_violations(pinning.read_thread_masks(), cpus, self._params.bind.value)
-        if astray:
-            raise Infeasible("; ".join(astray))
+        violations = pinning.find_violations(pinning.read_thread_masks(), cpus, self._params.bind.value)
+        if violations:
+            raise Infeasible("; ".join(violations))
         return {BREAKDOWN_FACT: to_json(breakdown)}

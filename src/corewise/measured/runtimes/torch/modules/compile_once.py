@@ -18,9 +18,12 @@ from typing import Any, Iterator
 
 import torch
 
+from corewise.cache_folder import open_cache_folder
 from corewise.measured.runtimes.base import RankContext
 from corewise.measured.runtimes.torch.settings import CXX_COMPILERS, Settings
 
+# The folder of the compiler's answers within the cache.
+ANSWERS_FOLDER = "compiler-answers"
 PROBED, COMPILED, FAILED = "compiler-asked", "compiled", "not-compiled"
 # How long ranks wait for the first one. The trial has its own time limit.
 MAX_WAIT_S = 900.0
@@ -36,7 +39,9 @@ def prepare_compiler(context: RankContext) -> None:
     os.environ.setdefault("TORCH_WARM_POOL", "0")
     from torch._inductor import cpu_vec_isa
 
-    cache_answers(cpu_vec_isa.VecISA, _find_answers_folder())
+    # Without a safe folder, only time is lost.
+    with contextlib.suppress(OSError):
+        cache_answers(cpu_vec_isa.VecISA, open_cache_folder(ANSWERS_FOLDER))
     if context.num_ranks > 1:
         marker = Path(context.rendezvous) / PROBED
         with _run_first_rank_first(marker, marker, context.rank == 0):
@@ -102,8 +107,3 @@ def _hash_question(code: str, flags: str) -> str:
     size = os.stat(os.path.realpath(compiler)).st_size if compiler else 0
     question = "\n".join((torch.__version__, os.path.realpath(compiler), str(size), flags, code))
     return hashlib.sha256(question.encode()).hexdigest()[:32]
-
-
-def _find_answers_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "corewise" / "compiler-answers"
