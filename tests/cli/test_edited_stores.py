@@ -3,20 +3,16 @@
 import csv
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import duckdb
 import pytest
-from made_stores import made_record, made_store, scaling_records
+from tests.cli.sample_stores import made_record, scaling_records, write_store
+from tests.store.edited_records import EDITS, replace_value, seal_by_hand
 from typer.testing import CliRunner, Result
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.store.store import Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-from edited_records import EDITS, replace_value, seal_by_hand
 
 APP = build_app(["status", "show", "compare", "report", "export"])
 GOOD = scaling_records()
@@ -25,7 +21,7 @@ GOOD = scaling_records()
 @pytest.fixture(scope="module")
 def edited(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store with good records in one file, and one record for each edit in another."""
-    store = made_store(tmp_path_factory.mktemp("edited") / "store", *GOOD)
+    store = write_store(tmp_path_factory.mktemp("edited") / "store", *GOOD)
     lines = []
     for number, (place, value, _) in enumerate(EDITS):
         record = made_record(f"{number:08x}", params={"batch": 1000 + number}).to_json()
@@ -87,7 +83,7 @@ def test_report_lists_them_among_its_notices(edited: Store, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("edited_comes_first", [True, False])
 def test_compare_says_how_many_it_left_out(edited: Store, tmp_path: Path, edited_comes_first: bool) -> None:
-    other = made_store(tmp_path / "other", *scaling_records()).path
+    other = write_store(tmp_path / "other", *scaling_records()).path
     sides = (edited.path, other) if edited_comes_first else (other, edited.path)
     compared = json.loads(invoke("compare", *sides, "--json").stdout)
     assert len(compared["trials"]) == len(GOOD)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from corewise.cli.main import build_app
+from corewise.cli.app import build_app
 from corewise.errors import UserError
 from corewise.store.store import Store
 from corewise.study.record import Record, UnreadableRecord

@@ -1,10 +1,10 @@
 """Resuming a study whose records or runs were edited: what cannot be used is measured again, the rest is kept."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from tests.store.edited_records import edit_record
 
 from corewise.cli.render.run_progress import SilentObserver
 from corewise.measured.trial import Trial
@@ -13,10 +13,6 @@ from corewise.run.study_runner import StudyRun
 from corewise.store.store import Store
 from corewise.study.study import load_study
 from corewise.study.trial_run import TrialRun
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-from edited_records import edit_record
 
 STUDY = """
 workload: own.py:factory

@@ -183,7 +183,11 @@ def test_facts_of_a_rank_that_are_nested_too_deeply_are_cut_when_written():
 
 @pytest.mark.parametrize(
     "store",
-    ["tests/run/data/before-versions/store", "benchmarks/data/xeon-16-cores/store", "benchmarks/data/h200/store"],
+    [
+        "tests/run/identity/data/before-versions/store",
+        "benchmarks/data/xeon-16-cores/store",
+        "benchmarks/data/h200/store",
+    ],
 )
 def test_records_of_older_versions_are_all_read(store):
     result = Store.open(Path(__file__).parents[2] / store, create=False).read_records()

@@ -1,10 +1,10 @@
 """The journal of a tuning: entries are read back, damaged ones are skipped."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.edited_records import seal_by_hand
 from tests.tuning.simulated_arena import build_space
 
 from corewise.measured.trial import Protocol
@@ -13,10 +13,6 @@ from corewise.tuning.confirm.confirmation_runs import Role
 from corewise.tuning.journal import Journal
 from corewise.tuning.search.judgements import Judgement
 from corewise.tuning.search.setting_space import Space
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-from edited_records import seal_by_hand
 
 SPACE = build_space(a=(0, 1, 2), b=("x", "y"))
 WON = Judgement((2, 1), "won", score=0.5, half_width=0.01, throughput=40.0, latency_s=0.1, against=(0, 0))

@@ -1,7 +1,6 @@
 """The report of a tuning: the ladder, throughput against latency, memory, sentences and tables."""
 
 import json
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ import altair as alt
 import pytest
 from browser import Page
 from tests.report.sample_trials import trial
+from tests.store.edited_records import edit_record
 
 from corewise.analysis.tuning_results import LadderStep, RacedSetting, SettingResult, StoredTuning, read_tunings
 from corewise.report.charts.ladder import GAIN, LOSS, OTHERS, RACED, build_tuning_charts
@@ -25,10 +25,6 @@ from corewise.tuning.journal import Journal
 from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.setting_space import Space, UntriedChoice
 from corewise.tuning.session import record_answer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "store"))
-
-from edited_records import edit_record
 
 GIB = 1 << 30
 
