@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.end_to_end.conftest import QUICK_PROTOCOL, Bench
+from tests.store.edited_records import edit_record
 
 MATMUL = f"""
 question: Does a product of two matrices run here?
@@ -35,6 +36,20 @@ def test_a_study_leaves_one_record_per_trial_and_a_second_run_does_nothing(bench
     again = bench.run("run", study, "--store", "store", "--json")
     assert json.loads(again.stdout)["num_already_done"] == 2
     assert [r["finished_at"] for r in bench.read_records()] == [r["finished_at"] for r in records]
+
+
+def test_a_trial_whose_record_was_edited_is_named_and_measured_again(bench: Bench) -> None:
+    study = bench.write_study(MATMUL.replace("[32, 48]", "[32]"))
+    bench.run("run", study, "--store", "store")
+    [file] = (bench.folder / "store/records").iterdir()
+    edit_record(file, ("runs", 0, "samples_s", 0), float("nan"))
+    again = bench.run("run", study, "--store", "store", "--json")
+    problem = "runs[0].samples_s[0] is the number nan, not a finite number"
+    where = f"store/records/{file.name}, line 1 (byte 0)"
+    assert f"corewise: skipped a damaged record: {where}: {problem}\n" in again.stderr
+    outcome = json.loads(again.stdout)
+    assert (outcome["num_ok"], outcome["num_already_done"]) == (1, 0)
+    assert [record["params"]["args.size"] for record in bench.read_records()] == [32]
 
 
 def test_an_override_is_another_trial_in_the_same_store(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from corewise.store.sealed_lines import scan_lines
 from corewise.study.tuned_file import read_tuned
 from corewise.tuning import session
 from tests.end_to_end.conftest import HAS_QUICKER, QUICKER, SHORT_SEARCH, Bench
+from tests.store.edited_records import edit_record
 
 QUICKER_BY_ITS_ALLOCATOR = """
 import os, time
@@ -94,6 +95,21 @@ def test_without_choices_the_answer_is_no_difference(bench: Bench) -> None:
     assert "No difference" in done.stdout
     assert "fixed allocator to default" in done.stdout
     assert read_tuned(bench.folder / "tuned.yaml").params["allocator"] == "default"
+
+
+@pytest.mark.slow
+def test_an_edited_record_is_skipped_with_a_note_and_its_trial_is_measured_again(bench: Bench) -> None:
+    bench.write_factory(QUICKER_BY_ITS_ALLOCATOR)
+    arguments = ("--set", "allocator=default")
+    first = tune_factory(bench, *arguments)
+    [file] = (bench.folder / "store/records").iterdir()
+    edit_record(file, ("metrics", "samples_per_s"), None)
+    again = tune_factory(bench, *arguments)
+    where = f"{Path('store/records') / file.name}, line 1 (byte 0)"
+    problem = "metrics.samples_per_s is null, not a finite number"
+    assert f"a damaged record was skipped: {where}: {problem}" in again["notes"]
+    assert again["default"]["throughput"] > 0
+    assert again["default"]["trial_id"] == first["default"]["trial_id"]
 
 
 def test_a_candidate_with_wrong_results_is_rejected_with_the_reason(bench: Bench) -> None:
