@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarni
 APP = build_app(["status", "show", "compare", "report", "export"])
 SEEDS = ("one-rank", "two-ranks", "skipped", "failed")
 VALUES = (*(each for each in SCALARS if each != DEEP), *CONTAINERS)
-# One edit in so many is tried, and so many records share a store.
+# Every twelfth edit is tried, and thirty records share a store.
 STEP, NUM_TOGETHER = 12, 30
 
 
