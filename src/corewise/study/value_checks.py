@@ -5,7 +5,7 @@ check fails is the wrong value searched for and named.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ Values = Mapping[str, Any] | Sequence[Any]
 MAX_LEVELS = 254
 # Far above the limits of all axes. Tables and pages hold integers of 64 bits.
 MAX_COUNT = 2**63 - 1
+# Far above every measured figure. Sums, products and squares of a few such figures are finite.
+MAX_FIGURE = 1e100
 _MAX_NAME_CHARS = 40
 _SCALARS_WITHOUT_FLOAT = frozenset((str, int, bool, type(None)))
 
@@ -53,9 +55,10 @@ def check_list(value: Any) -> None:
 
 
 def check_number(value: Any) -> None:
-    """Raise BadValue unless the value is a finite number."""
-    if not _is_finite_number(value):
-        raise BadValue(f" is {describe_value(value)}, not a finite number")
+    """Raise BadValue unless the value is a finite number that figures can be computed from."""
+    _check_finite(value)
+    if abs(value) > MAX_FIGURE:
+        raise BadValue(f" is {describe_value(value)}, which is beyond {MAX_FIGURE:g}")
 
 
 def check_scalar(value: Any) -> None:
@@ -160,6 +163,11 @@ def describe_value(value: Any) -> str:
     return "a mapping" if isinstance(value, Mapping) else "a list"
 
 
+def _check_finite(value: Any) -> None:
+    if not _is_finite_number(value):
+        raise BadValue(f" is {describe_value(value)}, not a finite number")
+
+
 def _check_level(values: Values, levels: int) -> None:
     """Check each value of a mapping or list, and the levels below it, with one stack frame for each level."""
     named: Iterable[tuple[str, Any]]
@@ -177,7 +185,7 @@ def _check_level(values: Values, levels: int) -> None:
             elif isinstance(value, str):
                 check_text(value)
             elif value is not None:
-                check_number(value)
+                _check_finite(value)
         except BadValue as error:
             raise BadValue(f"{name}{error}") from None
 
@@ -187,11 +195,11 @@ def _check_names(names: Iterable[str]) -> None:
         raise BadValue(" has a name that is not valid Unicode")
 
 
-def _are_numbers(values: Iterable[Any]) -> bool:
-    """Return True if all values are finite numbers; False if that is not certain."""
+def _are_numbers(values: Collection[Any]) -> bool:
+    """Return True if all values are numbers as `check_number` accepts them; False if that is not certain."""
     try:
-        # The sum of numbers is finite, unless one of them is not finite or they are very large.
-        return math.isfinite(sum(values))
+        # The sum shows a value that is not finite, the maximum one that is too large.
+        return math.isfinite(sum(values)) and max(map(abs, values), default=0) <= MAX_FIGURE
     except (TypeError, OverflowError):
         return False
 
