@@ -59,10 +59,51 @@ def make(batch, mode):
 """
 
 
+KEYWORDS = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+    def forward(self, *, scale, values, labels=None):
+        logits = self.head(values) * scale
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+def make(batch, mode):
+    inputs = {"values": torch.randn(batch, 4), "scale": 2.0, "labels": torch.randint(3, (batch,))}
+    return Net(), inputs
+def misnamed(batch, mode):
+    return Net(), {"not a name": torch.randn(batch, 4)}
+"""
+
+
 def prepare(params: TrialParameters, context: RankContext) -> Any:
     runtime = find_runtime("torch")
     runtime.warm()
     return runtime.prepare(params, context)
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_a_mapping_of_inputs_is_passed_by_name(params: Params, alone: RankContext, write: Write, mode: str) -> None:
+    job = prepare(params(workload=write(KEYWORDS), mode=mode, batch=5), alone)
+    check = job.check()
+    job.step()
+    assert check.passed, check
+
+
+def test_a_key_that_is_no_name_of_an_argument_is_refused(params: Params, alone: RankContext, write: Write) -> None:
+    workload = write(KEYWORDS).replace(":make", ":misnamed")
+    with pytest.raises(WorkloadError, match=r"the key 'not a name'; keys are names of the module's arguments"):
+        prepare(params(workload=workload, mode="infer", batch=5), alone)
+
+
+def test_a_model_trains_with_the_loss_that_it_returns() -> None:
+    own = torch.tensor(0.25)
+    outputs = {"loss": own, "logits": torch.ones(2, 3)}
+    assert compute_custom_loss(outputs, None) is own
+    # A loss for each sample is an output like others.
+    assert compute_custom_loss({"loss": torch.full((2,), 3.0)}, None) == 9
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])

@@ -41,6 +41,7 @@ def prepare_custom(params: TrialParameters, context: RankContext, settings: Sett
         )
         return StepJob(name, made, lambda: collect_process_facts(settings), settings.finish)
     require_defaults(params, ("data",), "a custom module brings its own inputs")
+    made = _use_positions(name, made)
     _refuse_invalid(name, made, settings)
     return _build_module_job(made, batch, context, settings)
 
@@ -57,6 +58,17 @@ def _build_module_job(made: CustomModule, batch: int, context: RankContext, sett
     batches = FixedBatch(inputs, targets, describe_shapes(made))
     task = ModuleTask(made.module, batches, batch, compute_custom_loss, LEARNING_RATE, build_case)
     return build_job(task, settings, RankGroup(context, settings))
+
+
+class KeywordModule(nn.Module):
+    """Calls a module with its inputs by name."""
+
+    def __init__(self, module: nn.Module, names: Tuple[str, ...]) -> None:
+        super().__init__()
+        self.module, self._names = module, names
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(**dict(zip(self._names, inputs)))
 
 
 class FixedBatch:
@@ -84,20 +96,39 @@ def describe_shapes(made: CustomModule) -> str:
 
 
 def compute_custom_loss(outputs: Any, targets: Any) -> Tensor:
-    """Compute cross entropy for integer targets, squared error for others, mean square without targets."""
+    """Compute cross entropy for integer targets, squared error for others.
+
+    Without targets it is the loss among the outputs, or else the mean square of the outputs.
+    """
     made = list_float_tensors(outputs)
     if targets is None:
+        own = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        if isinstance(own, Tensor) and own.dim() == 0:
+            return own
         return torch.stack([t.square().mean() for t in made]).sum()
     if targets.is_floating_point():
         return functional.mse_loss(made[0], targets.to(made[0].dtype))
     return functional.cross_entropy(made[0], targets)
 
 
+def _use_positions(name: str, made: CustomModule) -> CustomModule:
+    """Turn a mapping of keyword inputs into inputs by position."""
+    if len(made.inputs) != 1 or not isinstance(made.inputs[0], Mapping) or not isinstance(made.module, nn.Module):
+        return made
+    [inputs] = made.inputs
+    wrong = [each for each in inputs if not (isinstance(each, str) and each.isidentifier())]
+    if wrong:
+        raise WorkloadError(f"{name}: the inputs have the key {wrong[0]!r}; keys are names of the module's arguments")
+    return CustomModule(KeywordModule(made.module, tuple(inputs)), tuple(inputs.values()), made.targets)
+
+
 def _refuse_invalid(name: str, made: CustomModule, settings: Settings) -> None:
     if not isinstance(made.module, nn.Module):
         raise WorkloadError(f"{name} returned a {type(made.module).__name__} instead of a torch.nn.Module")
     if not made.inputs or not any(isinstance(x, Tensor) for x in made.inputs):
-        raise WorkloadError(f"{name} returned no tensor among the inputs; expected (module, (tensor, ...))")
+        raise WorkloadError(
+            f"{name} returned no tensor among the inputs; expected (module, (tensor, ...)) or a mapping"
+        )
     if made.targets is not None and not isinstance(made.targets, Tensor):
         raise WorkloadError(f"{name} returned a {type(made.targets).__name__} instead of a tensor of targets")
     if settings.training and not any(p.requires_grad for p in made.module.parameters()):
