@@ -96,3 +96,10 @@ def test_a_lost_connection_does_not_hide_the_failure_that_caused_it() -> None:
     broken = _describe_failure(1, RuntimeError("the operator is not implemented"))
     assert (lost.kind, lost.lost_peer, broken.kind, broken.lost_peer) == ("error", True, "error", False)
     assert collect_run(TRIAL, [lost, broken]).reason.endswith("the operator is not implemented")
+
+
+def test_a_fact_named_like_a_figure_of_the_rank_is_dropped() -> None:
+    alone = replace(TRIAL, ranks=TRIAL.ranks[:1])
+    facts = {"samples_s": "soon", "metrics": [], "independent": True, "num_threads": 2}
+    run = collect_run(alone, [replace(result(0, (1.0,), independent=True), facts=facts)])
+    assert set(run.ranks[0]) & {"samples_s", "metrics", "num_threads"} == {"num_threads"}

@@ -112,6 +112,9 @@ def judge_metric(protocol: Protocol, runs: Sequence[TrialRun], name: str) -> Dec
 
 def _collect_rank_facts(trial: Trial, result: RankResult) -> dict[str, Any]:
     facts: dict[str, Any] = {"rank": result.rank, "cpus": list(trial.ranks[result.rank].cpus), **result.facts}
+    # These are figures of the rank. A fact of the same name would be taken for them.
+    facts.pop("samples_s", None)
+    facts.pop("metrics", None)
     facts["steps_per_sample"] = result.steps_per_sample
     # For a single rank, the figures of the run are those of the rank.
     if trial.num_ranks > 1:
