@@ -88,7 +88,9 @@ def test_a_launch_stays_within_the_affinity_it_was_given(bench: Bench) -> None:
 def test_a_single_command_gets_no_rendezvous(bench: Bench) -> None:
     [plain] = parse_reports(launch(bench, *write_script(bench, REPORT)))
     assert (plain["RANK"], plain["COREWISE_RANK"]) == (None, "0")
-    [asked] = parse_reports(launch(bench, "--processes", "1", *write_script(bench, REPORT)))
+    [one] = parse_reports(launch(bench, "--processes", "1", *write_script(bench, REPORT)))
+    assert (one["RANK"], one["WORLD_SIZE"], one["MASTER_PORT"]) == (None, None, None)
+    [asked] = parse_reports(launch(bench, "--processes", "1", "--rendezvous", *write_script(bench, REPORT)))
     assert (asked["RANK"], asked["WORLD_SIZE"]) == ("0", "1")
 
 

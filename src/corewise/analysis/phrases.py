@@ -81,6 +81,8 @@ def name_samples(records: Sequence[Record]) -> str:
             return _SAMPLE_NOUNS[str(record.params["workload"])]
         if record.work.get("whole_runs"):
             return "runs"
+        if record.work.get("whole_steps"):
+            return "steps"
         if record.work.get("pixels_per_sample"):
             return "images"
         if _is_kernel([record]):

@@ -15,6 +15,8 @@ FOLDER = "tune"
 UNIT = "samples/s"
 # The verdicts of a tuning.
 FASTER, NO_DIFFERENCE, UNCONFIRMED = "faster", "no difference", "unconfirmed"
+# Every other setting failed, so nothing could be compared with the default.
+NOT_MEASURED = "not measured"
 Interval = tuple[float, float]
 Ends = tuple[float | None, float | None]
 _MAX_TITLE_CHARS = 160
@@ -117,7 +119,7 @@ class TuningAnswer:
     """The fields that every answer of a tuning has.
 
     Attributes:
-        verdict: faster, no difference or unconfirmed.
+        verdict: faster, no difference, unconfirmed or not measured.
         measured: all settings with fresh runs.
         asked: options that distinguish it from other tunings of the same name, for example "batch 8".
         key: identifies the question; the journal in the store is named after it.

@@ -37,6 +37,7 @@ def tune(
     runtime: options.Runtime = "torch",
     python: PythonOption = None,
     throughput: options.Throughput = None,
+    step_time: options.StepTime = None,
     check: options.Check = None,
     distributed: options.Distributed = False,
     again: options.Again = False,
@@ -68,6 +69,7 @@ def tune(
 
       corewise tune resnet50 --set device=cuda --report tuned.html
     """
+    from corewise.analysis.tuning_results import NOT_MEASURED
     from corewise.tuning.api import tune as find_best
     from corewise.tuning.progress_output import open_follower
     from corewise.tuning.question import read_assignments
@@ -92,6 +94,7 @@ def tune(
                 python=python,
                 runtime=runtime,
                 throughput=throughput,
+                step_time=step_time,
                 check=check,
                 distributed=distributed,
                 again=again,
@@ -105,7 +108,7 @@ def tune(
         print(NO_RESULT, file=sys.stderr)
         raise typer.Exit(code)
     print(json.dumps(result.to_json()) if as_json else result)
-    if not code and not has_all_files(result, output, report):
+    if not code and (result.verdict == NOT_MEASURED or not has_all_files(result, output, report)):
         raise typer.Exit(SOME_FAILED)
     if code:
         print(f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr)

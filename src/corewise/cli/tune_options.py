@@ -37,6 +37,10 @@ Throughput = Annotated[
     str | None,
     Option("--throughput", metavar="REGEX", help="Scripts only: how the rate is printed, for example '{} img/s'."),
 ]
+StepTime = Annotated[
+    str | None,
+    Option("--step-time", metavar="REGEX", help="Scripts only: how the time of a step is printed, as in 'time {}ms'."),
+]
 Check = Annotated[
     str | None,
     Option(

@@ -16,7 +16,7 @@ from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_question import build_script_tunable
 from corewise.tuning.scripts.script_session import ScriptTuning, build_script_tuned_file
-from corewise.tuning.scripts.throughput_parser import ANY_NUMBER, read_pattern
+from corewise.tuning.scripts.throughput_parser import ANY_NUMBER, RatePattern, read_pattern, read_rate_pattern
 from corewise.tuning.session import Follower, Tuning
 
 
@@ -37,6 +37,7 @@ def tune(
     environment: Mapping[str, str] | None = None,
     trust_environment: bool = False,
     throughput: str | None = None,
+    step_time: str | None = None,
     check: str | None = None,
     distributed: bool = False,
     again: bool = False,
@@ -59,7 +60,7 @@ def tune(
         report: Where to write an HTML report.
         environment: Variables for every start; they are written into the tuned file.
         trust_environment: Whether `environment` may hold variables that can load code, such as PYTHONPATH.
-        throughput, check, distributed: Scripts only; see `corewise tune --help`.
+        throughput, step_time, check, distributed: Scripts only; see `corewise tune --help`.
         again: Whether to discard what earlier calls found.
 
     Returns:
@@ -86,9 +87,9 @@ def tune(
         if mode != "infer" or runtime != "torch":
             raise UserError("--mode and --runtime are for workloads only; leave them out for a script")
         check_classes(allow)
-        pattern = None if throughput is None else read_pattern(throughput)
+        rate = _read_rate_option(throughput, step_time)
         numbers = None if check is None else read_pattern(check, "--check", ANY_NUMBER)
-        script = Script(tuple(subject), Path.cwd(), pattern, batch, numbers)
+        script = Script(tuple(subject), Path.cwd(), rate, batch, numbers)
         script_tunable = build_script_tunable(
             script, validate_values(values), distributed=distributed, allow=tuple(allow)
         )
@@ -96,8 +97,10 @@ def tune(
         with follower_context as active_follower:
             script_run = ScriptTuning(script_tunable, opened_store, active_follower, budget_s=budget_s, again=again).run
             return files.run_and_write(script_run, lambda result: build_script_tuned_file(script_tunable, result))
-    if throughput is not None or check is not None or distributed:
-        raise UserError("--throughput, --check and --distributed are for scripts: corewise tune -- python train.py")
+    if throughput is not None or step_time is not None or check is not None or distributed:
+        raise UserError(
+            "--throughput, --step-time, --check and --distributed are for scripts: corewise tune -- python train.py"
+        )
     question = build_question(
         subject,
         mode=mode,
@@ -113,6 +116,14 @@ def tune(
     with follower_context as active_follower:
         run = Tuning(tunable, opened_store, active_follower, budget_s=budget_s, again=again).run
         return files.run_and_write(run, lambda result: build_tuned_file(tunable, result))
+
+
+def _read_rate_option(throughput: str | None, step_time: str | None) -> RatePattern | None:
+    if throughput is not None and step_time is not None:
+        raise UserError("--throughput and --step-time: give the one that the script prints, not both")
+    if step_time is not None:
+        return read_rate_pattern(step_time, "--step-time")
+    return None if throughput is None else read_rate_pattern(throughput)
 
 
 def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -> None:

@@ -78,6 +78,9 @@ class LineProgress(SilentProgress):
             name = "default, raced again"
         self.print_line(f"  {name}: {describe_outcome(judgement, self.unit)}")
 
+    def report_note(self, text: str) -> None:
+        self.print_line(f"  {text}")
+
     def report_fresh_run(self, setting: Setting, throughput: float) -> None:
         self.print_line(f"  {clean_text(self.space.describe(setting))}, fresh start: {throughput:.4g} {self.unit}")
 

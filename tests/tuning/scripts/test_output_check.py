@@ -61,7 +61,7 @@ def test_numbers_are_read_as_they_are_printed_of_one_rank_alone(tmp_path: Path) 
     assert printed.read_new_texts() == ["2.30", "nan"]
     with path.open("a") as file:
         file.write("ss 1e-3\n")
-    assert printed.read_new() == [1e-3]
+    assert printed.read_new_texts() == ["1e-3"]
 
 
 def test_an_invalid_check_pattern_is_reported_with_its_option() -> None:

@@ -11,6 +11,7 @@ import pytest
 from corewise.tuning.scripts import script_arena
 from corewise.tuning.scripts.script_arena import SamplingMethod, ScriptArena
 from corewise.tuning.scripts.script_command import Script
+from corewise.tuning.scripts.throughput_parser import read_rate_pattern
 from corewise.tuning.search.arena import Rejection
 from corewise.tuning.search.setting_space import Knob, Space
 
@@ -30,7 +31,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         script = Script(
             (sys.executable, "train.py"),
             tmp_path,
-            re.compile(throughput) if throughput else None,
+            read_rate_pattern(throughput) if throughput else None,
             check=re.compile(check) if check else None,
         )
         arenas.append(ScriptArena(script, SPACE, tmp_path / "arena"))

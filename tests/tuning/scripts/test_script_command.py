@@ -11,6 +11,7 @@ from corewise.progress import LOADER_WORKERS
 from corewise.tuning.api import tune
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_question import build_script_tunable
+from corewise.tuning.scripts.throughput_parser import read_rate_pattern
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_the_default_has_no_loader_workers_but_those_of_its_command(folder: Path
 def test_different_options_give_different_keys(folder: Path) -> None:
     script = Script(("python", "train.py"), folder)
     others = [
-        replace(script, pattern=re.compile("(.*) img/s")),
+        replace(script, rate=read_rate_pattern("(.*) img/s")),
         replace(script, check=re.compile("loss (.*)")),
         replace(script, folder=folder / "out"),
     ]

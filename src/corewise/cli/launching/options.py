@@ -61,7 +61,7 @@ Rendezvous = Annotated[
     _prepare(
         "--rendezvous/--replicas",
         show_default=False,
-        help="Set torchrun's variables (RANK …), the default with -p or several processes; "
+        help="Set torchrun's variables (RANK …), the default for several processes; "
         "--replicas: independent processes, set none of them.",
     ),
 ]

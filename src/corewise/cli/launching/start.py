@@ -84,7 +84,8 @@ def _hold_port(request: LaunchRequest, settings: LaunchSettings, stack: ExitStac
     """Hold the port of the rendezvous for the ranks; None if they need none."""
     wanted = request.rendezvous
     if wanted is None:
-        asked = "processes" in request.params or settings.params["processes"] > 1 or request.master_port != 0
+        # One process runs as under plain `python`: scripts that find RANK start distributed training.
+        asked = settings.params["processes"] > 1 or request.master_port != 0
         # An outer launcher may have set the variables for this process already.
         placed = settings.params["processes"] == 1 and has_rendezvous(os.environ)
         wanted = asked and not placed and not settings.independent

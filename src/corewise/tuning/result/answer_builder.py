@@ -8,6 +8,7 @@ from typing import Protocol
 from corewise.analysis.tuning_results import (
     FASTER,
     NO_DIFFERENCE,
+    NOT_MEASURED,
     UNCONFIRMED,
     Interval,
     LadderStep,
@@ -15,6 +16,7 @@ from corewise.analysis.tuning_results import (
     SettingResult,
 )
 from corewise.launch.code_settings import list_code_settings
+from corewise.measured.trial import REFUSALS
 from corewise.run.machine_view import Host
 from corewise.stats.trial_comparison import Comparison
 from corewise.study.record import Record
@@ -113,9 +115,11 @@ def build_answer(
     winner = choice.winner if choice else _pick_search_winner(state, default)
     sides = _ResultBuilder(tunable, state, confirmation, cold or {}, choice)
     verdict, speedup, interval = _summarize_gain(state, choice, winner)
+    if verdict == NO_DIFFERENCE and _has_only_failures(state, default, confirmation):
+        verdict = NOT_MEASURED
     over_hand, over_hand_interval = _compare_with_hand(confirmation, winner, hand)
     machine = tunable.host
-    tied = () if verdict == NO_DIFFERENCE else state.find_tied() if winner == state.best else ()
+    tied = () if verdict in (NO_DIFFERENCE, NOT_MEASURED) else state.find_tied() if winner == state.best else ()
     return TuneResult(
         name=tunable.name,
         mode=tunable.mode,
@@ -231,6 +235,15 @@ def _summarize_gain(
     if choice.against is None or choice.against.ratio is None:
         return NO_DIFFERENCE, 1.0, None
     return FASTER, *convert_to_speedup(choice.against)
+
+
+def _has_only_failures(state: SearchState, default: Setting, confirmation: Confirmation | None) -> bool:
+    """Return whether every other setting that could run here failed, in the search or in fresh runs."""
+    others = [each for each in state.judgements.values() if each.setting != default and each.category not in REFUSALS]
+    if others and all(each.outcome == "rejected" for each in others):
+        return True
+    fresh = [record for setting, record in (confirmation.records if confirmation else {}).items() if setting != default]
+    return bool(fresh) and all(record.status == "failed" for record in fresh)
 
 
 def convert_to_speedup(compared: Comparison) -> tuple[float, Interval | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corewise.analysis.tuning_results import UNCONFIRMED
+from corewise.analysis.tuning_results import NOT_MEASURED, UNCONFIRMED
 from corewise.errors import UserError
 from corewise.study.tuned_file import HEADER, MachineFingerprint, TunedSettings, read_tuned, write_tuned
 from corewise.text_format import shorten
@@ -69,7 +69,12 @@ class ResultFiles:
         if self.output is None:
             return result
         if result.found_nothing:
-            note = f"{self.output} was not written: nothing better than the default was found yet"
+            reason = (
+                "nothing was compared"
+                if result.verdict == NOT_MEASURED
+                else "nothing better than the default was found yet"
+            )
+            note = f"{self.output} was not written: {reason}"
             return replace(result, notes=(*result.notes, note))
         tuned, notes = build(result), result.notes
         replaced = _describe_replaced(self.output, tuned, is_confirmed=result.verdict != UNCONFIRMED)

@@ -4,7 +4,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from corewise.analysis.tuning_results import FASTER, NO_DIFFERENCE, UNCONFIRMED, RacedSetting, SettingResult
+from corewise.analysis.tuning_results import (
+    FASTER,
+    NO_DIFFERENCE,
+    NOT_MEASURED,
+    UNCONFIRMED,
+    RacedSetting,
+    SettingResult,
+)
 from corewise.launch.ranks import OUTSIDE_DEFAULTS
 from corewise.launch.worker_commands import build_launch_command
 from corewise.study.durations import format_duration as format_elapsed
@@ -42,6 +49,10 @@ def format_headline(result: TuneResult) -> str:
     if result.verdict == FASTER:
         gain = format_ratio(result.speedup, *(result.speedup_interval or (None, None)))
         return f"{result.best.label}: {gain} as fast as the default."
+    if result.verdict == NOT_MEASURED:
+        failed = sum(each.outcome == "rejected" for each in result.tried)
+        which = f"all {failed} other settings" if failed > 1 else "the only other setting"
+        return f"Nothing could be compared: {which} failed, only the default ran. The reasons are below."
     if result.verdict == NO_DIFFERENCE and result.trials <= 1 and not result.finished:
         return "Only the default was tried before the budget was used up: give a longer --budget."
     if result.verdict == NO_DIFFERENCE and result.is_undecided:
@@ -204,7 +215,12 @@ def _render_rejected(result: TuneResult) -> Iterator[str]:
     for each in result.tried:
         if each.outcome == "rejected":
             reasons.setdefault(clean_text(each.reason), []).append(clean_text(each.label))
-    return _render_lines("Rejected", [f"{'; '.join(settings)}: {reason}" for reason, settings in reasons.items()])
+    last_lines = {clean_text(reason): lines for reason, lines in result.failure_lines.items()}
+    lines = []
+    for reason, settings in reasons.items():
+        lines.append(f"{'; '.join(settings)}: {reason}")
+        lines += [f"  | {clean_text(line)}" for line in last_lines.get(reason, ())]
+    return _render_lines("Failed" if result.verdict == NOT_MEASURED else "Rejected", lines)
 
 
 def _render_usage(result: TuneResult) -> Iterator[str]:
@@ -244,7 +260,7 @@ def _describe_files(result: TuneResult) -> str:
 
 
 def _suggest_command(result: TuneResult) -> str:
-    if result.verdict == NO_DIFFERENCE or result.found_nothing:
+    if result.verdict in (NO_DIFFERENCE, NOT_MEASURED) or result.found_nothing:
         return f"no change: {_name_program(result)}"
     return build_launch_line(result)
 
@@ -258,6 +274,8 @@ def _describe_confidence(result: TuneResult) -> str:
     """Describe in one sentence what the result rests on."""
     if result.verdict == UNCONFIRMED:
         return "not yet: the search was stopped before fresh runs confirmed it. Run the same command to resume."
+    if result.verdict == NOT_MEASURED:
+        return "nothing was compared. Fix the cause of the failures, then run the same command again."
     best, default = (_format_rate(side, result.unit) for side in (result.best, result.default))
     if result.best.interval is None or result.default.interval is None:
         return "not yet: no setting was measured in fresh processes."

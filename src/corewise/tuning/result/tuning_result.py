@@ -1,11 +1,11 @@
 """The result of a tuning as values; other modules render it as text or HTML."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corewise.analysis.tuning_results import UNCONFIRMED, TuningAnswer
+from corewise.analysis.tuning_results import NOT_MEASURED, UNCONFIRMED, TuningAnswer
 from corewise.tuning.search.setting_space import UntriedChoice
 
 
@@ -20,6 +20,8 @@ class TuneResult(TuningAnswer):
         code: The line of code that applies a setting, by setting.
         command: The command of a script, as it was given.
         environment: Variables that were set for every start.
+        throughput_source: What the throughput of a script was read from.
+        failure_lines: The last lines that a script printed, by the reason of its failure.
         output: Path of the tuned file, if one was written.
         report: Path of the HTML report, if one was written.
     """
@@ -35,6 +37,8 @@ class TuneResult(TuningAnswer):
     code: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    throughput_source: str = ""
+    failure_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
     output: str = ""
     report: str = ""
     store: str = ""
@@ -56,8 +60,8 @@ class TuneResult(TuningAnswer):
 
     @property
     def found_nothing(self) -> bool:
-        """True if the tuning was stopped before anything better than the default was found."""
-        return self.verdict == UNCONFIRMED and self.best.label == self.default.label
+        """True if the tuning was stopped, or everything failed, before anything better than the default was found."""
+        return self.verdict in (UNCONFIRMED, NOT_MEASURED) and self.best.label == self.default.label
 
     @property
     def study(self) -> str:
@@ -77,6 +81,7 @@ class TuneResult(TuningAnswer):
             "batch": self.batch,
             "machine": self.machine,
             "unit": self.unit,
+            "throughput_source": self.throughput_source,
             "verdict": self.verdict,
             "default": self.default.to_json(),
             "best": self.best.to_json(),
@@ -92,6 +97,7 @@ class TuneResult(TuningAnswer):
             "tied": [each.to_json() for each in self.tied],
             "tried": [each.to_json() for each in self.tried],
             "not_tried": [{"what": each.description, "reason": each.reason} for each in self.left_out],
+            "failure_lines": {reason: list(lines) for reason, lines in self.failure_lines.items()},
             "finished": self.finished,
             "trials": self.trials,
             "seconds": self.seconds,

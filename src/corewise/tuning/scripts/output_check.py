@@ -1,12 +1,11 @@
 """Check that a setting computes what the default does, by the numbers that the script prints."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from corewise.study.planning.numerical_effects import NumericalEffect
-from corewise.tuning.scripts.throughput_parser import parse_number
+from corewise.tuning.scripts.throughput_parser import parse_last_digit, parse_number
 from corewise.tuning.search.arena import Rejection
 
 # Allowed relative difference of printed numbers. Rounding differs between runs, and training amplifies it;
@@ -31,10 +30,7 @@ class PrintedNumber:
     @classmethod
     def parse(cls, text: str) -> "PrintedNumber":
         """Parse a printed number; its value is NaN if the text is not a number."""
-        mantissa, _, exponent = text.lower().partition("e")
-        decimals = len(mantissa.partition(".")[2])
-        power = int(exponent) if re.fullmatch(r"[-+]?\d+", exponent) else 0
-        return cls(parse_number(text), 10.0 ** (power - decimals))
+        return cls(parse_number(text), parse_last_digit(text))
 
     def compute_difference(self, other: "PrintedNumber") -> float:
         """Compute the relative difference beyond print rounding; infinite if a number is not finite."""

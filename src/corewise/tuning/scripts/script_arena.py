@@ -11,6 +11,8 @@ from typing import Any
 
 from corewise.measured.trial import INFEASIBLE
 from corewise.tuning.scripts.output_check import NUM_COMPARED, PrintedNumber, ReferenceNumbers, require_finite
+from corewise.tuning.scripts.rate_source import build_source
+from corewise.tuning.scripts.rate_units import Unit
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_start import ScriptStart
 from corewise.tuning.scripts.throughput_parser import MIN_REPORTS, count_per_process
@@ -48,12 +50,22 @@ class ScriptArena:
         # Seconds of the last whole run.
         self.run_s = 0.0
         # Whether it is known if the script prints averages; progress reports have time stamps instead.
-        self.is_probed = script.pattern is None
+        self.is_probed = script.rate is None
+        # Where the throughput comes from. Without an option, the first start shows it; it then holds for all.
+        self.source = build_source(script.rate)
+        self.is_settled = self.source is not None or script.mentions("report_progress")
+        # The unit of what is read, and by how much its numbers are rounded.
+        self.unit = Unit("", is_time=False)
+        self.resolution = 0.0
         self.reference = ReferenceNumbers()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._numbers = itertools.count()
         self.alive: list[ScriptEntrant] = []
+        # The last lines of starts that failed, by reason.
+        self.failure_lines: dict[str, Sequence[str]] = {}
+        # The last lines of a script in whose output no rate was recognised.
+        self.unrecognised: Sequence[str] = ()
         # The names of processes that a start of a setting left behind.
         self.leftovers: dict[Setting, Sequence[str]] = {}
 
@@ -77,7 +89,9 @@ class ScriptArena:
         self.alive.append(entrant)
         try:
             entrant.start()
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, Rejection) and entrant.current is not None:
+                self.failure_lines[problem.reason] = entrant.current.read_last_lines()
             entrant.leave()
             raise
         return entrant
@@ -106,8 +120,22 @@ class ScriptArena:
         folder = self.folder / f"start-{next(self._numbers)}"
         folder.mkdir()
         return ScriptStart(
-            self.script, self.space.build_params(setting), folder, is_default=setting == self.space.default
+            self.script,
+            self.space.build_params(setting),
+            folder,
+            is_default=setting == self.space.default,
+            source=self.source,
+            detects=not self.is_settled,
         )
+
+    def settle(self, start: ScriptStart) -> None:
+        """Keep where the throughput of the first start came from, for all later starts."""
+        if not self.is_settled:
+            self.is_settled, self.source = True, start.source
+            self.is_probed = self.source is None or self.source.is_counter
+        if start.rates is not None:
+            self.unit = start.rates.unit
+            self.resolution = max(self.resolution, start.rates.resolution)
 
     def close(self) -> None:
         for entrant in list(self.alive):
@@ -211,6 +239,7 @@ class ScriptEntrant:
                 self._choose_method(start)
                 return False
             if start.progress and start.has_numbers():
+                self.arena.settle(start)
                 return True
             if time.monotonic() > until:
                 category, problem = (
@@ -225,23 +254,27 @@ class ScriptEntrant:
             raise Rejection(
                 "check", f"it ended without printing anything that matches --check{start.format_last_line()}"
             )
+        self.arena.settle(start)
         if start.progress:
             self.arena.method = SamplingMethod.WHOLE_RUNS
-        elif start.output is not None and start.output.useless:
-            useless = start.output.useless
+        elif start.rates is not None and start.rates.useless:
             raise Rejection(
                 "rate",
-                f"it ended, and the rate it printed is {useless}; print a rate above 0, or leave "
-                "--throughput out to time whole runs",
+                f"it ended, and the rate it printed is {start.rates.useless}; print a rate above 0, or leave "
+                f"{self.arena.source.name if self.arena.source else 'it'} out",
             )
-        elif start.output is not None:
+        elif start.source is not None and start.source.option:
             raise Rejection(
-                "error", f"it ended without printing anything that matches --throughput{start.format_last_line()}"
+                "error",
+                f"it ended without printing anything that matches {start.source.option}{start.format_last_line()}",
             )
+        elif start.source is not None:
+            raise Rejection("error", f"it ended without a {start.source.name}, unlike the default")
         elif not self.is_default:
             raise Rejection("error", "it ended without reporting progress, unlike the default")
         else:
             self.arena.method = SamplingMethod.TIMED_RUNS
+            self.arena.unrecognised = start.read_last_lines()
 
     def _judge_numbers(self, start: ScriptStart) -> float | None:
         """Return the error of the numbers printed so far; those of the default become the reference."""
@@ -331,12 +364,19 @@ class ScriptEntrant:
         self._collect_progress(start)
         memory_bytes = start.read_memory_bytes()
         start.process.suspend()
-        return Sampling(start.progress[-1], 1 / start.progress[-1], self._judge_numbers(start), memory_bytes)
+        throughput = float(start.progress[-1])
+        return Sampling(throughput, 1 / throughput, self._judge_numbers(start), memory_bytes)
 
     def _sample_whole_run(self) -> Sampling:
         start = self._start()
-        if not start.process.wait(self.limit_s):
-            raise Rejection("timeout", f"it did not end within {self.limit_s:.0f} s; killed{start.format_last_line()}")
+        until = time.monotonic() + self.limit_s
+        # Counters have no time of their own, so the output is read while it grows.
+        while not start.process.wait(POLL_INTERVAL_S):
+            start.read_progress()
+            if time.monotonic() > until:
+                raise Rejection(
+                    "timeout", f"it did not end within {self.limit_s:.0f} s; killed{start.format_last_line()}"
+                )
         start.require_good_end()
         start.read_progress()
         return self._read_whole_run(start)

@@ -10,6 +10,7 @@ from typing import Any
 from corewise.launch.ranks import OUTSIDE_DEFAULTS
 from corewise.launch.worker_commands import build_launch_command
 from corewise.progress import LOADER_WORKERS
+from corewise.tuning.scripts.throughput_parser import RatePattern
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,20 @@ class Script:
 
     Attributes:
         folder: The folder in which it was typed.
-        pattern: Finds the throughput in its output.
+        rate: Finds the throughput in its output, by an option of the user.
         batch: The batch of all processes, for {batch_per_rank}.
         check: Finds a number in its output that must match the default.
         default_is_launched: True if a fixed value makes even the default need the launcher.
+        is_distributed: True if several processes are tried.
     """
 
     command: tuple[str, ...]
     folder: Path
-    pattern: re.Pattern[str] | None = None
+    rate: RatePattern | None = None
     batch: int | None = None
     check: re.Pattern[str] | None = None
     default_is_launched: bool = False
+    is_distributed: bool = False
 
     def fill_placeholders(self, params: Mapping[str, Any]) -> list[str]:
         """Return the command with its placeholders filled in."""
@@ -63,6 +66,15 @@ class Script:
         if "loader_workers" not in params or "loader_workers" in find_placeholders(self.command):
             return {}
         return {LOADER_WORKERS: str(params["loader_workers"])}
+
+    def count_step_samples(self, params: Mapping[str, Any]) -> int:
+        """Return the samples of a step of all processes; 1 if the batch is unknown, so that steps count."""
+        return 1 if self.batch is None else int(params.get("batch", self.batch))
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a Python file of the command contains a text."""
+        files = [self.folder / argument for argument in self.command if argument.endswith(".py")]
+        return any(text in each.read_text(errors="replace") for each in files if each.is_file())
 
     def find_missing_file(self) -> str:
         """Return the Python file of the command if it does not exist, else an empty text."""

@@ -71,7 +71,8 @@ class ScriptTunable:
         sources = [hashlib.sha256(f.read_bytes()).hexdigest() for f in files if f.suffix == ".py" and f.is_file()]
         knobs = [[knob.name, [dict(choice) for choice in knob.choices]] for knob in self.space.knobs]
         shape = self.host.compute_allocation_shape()
-        patterns = [each and each.pattern for each in (self.script.pattern, self.script.check)]
+        rate, check = self.script.rate, self.script.check
+        patterns = [rate and [rate.pattern.pattern, rate.wants_time], check and check.pattern]
         asked = [self.script.command, str(self.script.folder), *patterns]
         asked += ["launched"] if self.script.default_is_launched else []
         parts = [asked, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
@@ -95,7 +96,7 @@ def build_script_tunable(
     context = FeasibilityContext(machine, None, hints)
     plain = {**OUTSIDE_DEFAULTS, **STOCK, "threads": machine.num_cores}
     is_changed = any(plain.get(name, value) != value for name, value in fixed.items())
-    script = replace(script, default_is_launched=is_changed)
+    script = replace(script, default_is_launched=is_changed, is_distributed=distributed)
     options = _describe_question(script, fixed, allow, distributed=distributed)
     fixed = dict(fixed) if distributed else {**fixed, "processes": 1}
 
@@ -124,7 +125,7 @@ def build_script_tunable(
     if not distributed:
         left_out.append(UntriedChoice("several processes", "--distributed allows them, with {batch_per_rank}"))
     if "loader_workers" not in fixed:
-        if "loader_workers" in names or _uses_loader_variable(script):
+        if "loader_workers" in names or script.mentions(LOADER_WORKERS):
             tried = ({"loader_workers": num} for num in (0, *LOADER_WORKERS_TRIED))
             workers = tuple(tried) if "loader_workers" in names else ({}, *tried)
             loading = Knob("loader_workers", workers, "samples are loaded while others are processed")
@@ -183,12 +184,6 @@ def _describe_question(
 
 def _collect_defaults() -> dict[str, Any]:
     return {n: a.default for n, a in AXES.items() if not isinstance(a.default, Expression)} | {"threads": 1}
-
-
-def _uses_loader_variable(script: Script) -> bool:
-    """Return whether a file of the command mentions the variable for loader workers."""
-    files = [script.folder / argument for argument in script.command if argument.endswith(".py")]
-    return any(LOADER_WORKERS in each.read_text(errors="replace") for each in files if each.is_file())
 
 
 def _is_settable_outside(choices: Sequence[Mapping[str, Any]]) -> bool:

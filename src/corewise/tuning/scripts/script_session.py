@@ -41,10 +41,17 @@ MIN_STARTS, MAX_STARTS = 3, 8
 LAUNCH_S = 0.5
 LIMIT_S = 600.0
 REPORT_RATE_ADVICE = (
-    "\nPrint its rate and pass --throughput, call corewise.report_progress, shorten the run, or give a longer --budget."
+    "\nIf the script prints its speed, say how: --throughput '{} img/s' for a rate, --step-time 'time {}ms' for the "
+    "time of a step. Otherwise call corewise.report_progress in it, shorten the run, or give a longer --budget."
 )
+NOT_RECOGNISED = (
+    "no rate was recognised in the output, so whole runs were timed. If it prints its speed, say how: --throughput "
+    "'{} img/s' for a rate, --step-time 'time {}ms' for the time of a step"
+)
+# Numbers that are rounded by more than this, relative to their value, hide differences that matter.
+MAX_RESOLUTION = 0.02
 MATCH_ADVICE = (
-    "\nThe regular expression must match a part of the output: {} stands for the rate, as in '{} img/s'. "
+    "\nThe regular expression must match a part of the output: {} stands for the number, as in '{} img/s'. "
     "Write \\ before literal characters like ( ) + * ? and ."
 )
 # Time limit of a fresh start: at least this many seconds, or this multiple of its estimated duration.
@@ -74,6 +81,8 @@ class ScriptTuning:
         self.counted_until = self.began
         self.state = SearchState(space.default)
         self.method = SamplingMethod.PAUSED
+        self.unit, self.throughput_source = UNIT, ""
+        self.failure_lines: Mapping[str, Sequence[str]] = {}
         self.notes: list[str] = []
         self.cautions: list[str] = []
         # Seconds of a whole run.
@@ -115,8 +124,33 @@ class ScriptTuning:
         try:
             yield arena
         finally:
-            self.method = arena.method
+            self._read_arena(arena)
+            self.failure_lines = dict(arena.failure_lines)
             arena.close()
+
+    def _read_arena(self, arena: ScriptArena) -> None:
+        """Keep how the script was sampled."""
+        self.method, self.run_s, self.unit = arena.method, arena.run_s, self._name_unit(arena)
+        self.throughput_source = arena.source.name if arena.source else ""
+
+    def _name_unit(self, arena: ScriptArena) -> str:
+        """Name the unit of throughput; steps count as their samples if the batch is known."""
+        if arena.is_timed:
+            return RUNS
+        if arena.source is None or (arena.unit.counts_steps and self.tunable.script.batch is not None):
+            return UNIT
+        return f"{arena.unit.noun}/s"
+
+    def _note_source(self, arena: ScriptArena) -> None:
+        """Note what the throughput is read from, if no option says it."""
+        if arena.is_timed:
+            lines = " | ".join(arena.unrecognised[-3:])
+            self.notes.append(NOT_RECOGNISED + (f". Its last lines: {lines}" if lines else ""))
+        elif arena.source is not None and not arena.source.option:
+            self.notes.append(f"throughput was read from its output, recognised as: {arena.source.name}")
+        else:
+            return
+        self.follower.report_note(self.notes[-1])
 
     def _collect_notes(self) -> list[str]:
         """Collect the notes on how the script was started and sampled."""
@@ -132,7 +166,7 @@ class ScriptTuning:
         search = Search(
             self.tunable.space,
             arena,
-            JournalingWatcher(self.follower, self.journal, lambda: RUNS if arena.is_timed else UNIT),
+            JournalingWatcher(self.follower, self.journal, lambda: self._name_unit(arena)),
             starts=[self.hand],
             bounded_latency=False,
             earlier=earlier,
@@ -146,11 +180,15 @@ class ScriptTuning:
         try:
             default = search.run_default(max(MIN_LIMIT_S, min(LIMIT_S, self.budget_s)))
         except Rejection as problem:
+            if problem.category == "unit":
+                raise UserError(str(problem)) from None
             if problem.category == "check":
                 raise UserError(f"--check: the command fails the check as typed: {problem}") from None
             message = f"the command does not run as typed, so it cannot be tuned: {problem}"
-            raise UserError(message + self._suggest_remedy(problem)) from None
-        self.method, self.run_s = arena.method, arena.run_s
+            lines = "".join(f"\n  | {line}" for line in arena.failure_lines.get(problem.reason, ()))
+            raise UserError(message + lines + self._suggest_remedy(problem)) from None
+        self._read_arena(arena)
+        self._note_source(arena)
         self._require_budget(default)
         if self.tunable.script.check is not None:
             self._require_repeatable(arena)
@@ -161,7 +199,12 @@ class ScriptTuning:
                 self.notes.append(f"the search ended early: its best setting did not restart: {problem.reason}")
         search.close()
         self.cautions += filter(None, [search.describe_noise()])
-        self.method, self.run_s = arena.method, arena.run_s
+        if arena.resolution > MAX_RESOLUTION:
+            self.cautions.append(
+                f"the script rounds its numbers by up to {100 * arena.resolution:.1g} %, which hides smaller "
+                "differences: print more digits"
+            )
+        self._read_arena(arena)
         self._record_seconds()
 
     def _record_seconds(self) -> None:
@@ -174,7 +217,7 @@ class ScriptTuning:
         """Suggest what to do if the command does not report its throughput."""
         if problem.category not in ("timeout", "error"):
             return ""
-        return REPORT_RATE_ADVICE if self.tunable.script.pattern is None else MATCH_ADVICE
+        return REPORT_RATE_ADVICE if self.tunable.script.rate is None else MATCH_ADVICE
 
     def _require_repeatable(self, arena: ScriptArena) -> None:
         """Raise UserError if two starts of the default differ by more than a candidate may."""
@@ -265,7 +308,7 @@ class ScriptTuning:
             kind="exit" if reason else "",
             params={**params, "workload": self.tunable.name, "mode": "script"},
             metrics=metrics,
-            work={"whole_runs": 1.0} if self.method is SamplingMethod.TIMED_RUNS else {},
+            work=self._describe_work(),
             runs=tuple({"status": "ok", "metrics": {"samples_per_s": each}} for each in rates),
             command=shlex.join(command),
             machine=self.tunable.host.describe(),
@@ -274,6 +317,12 @@ class ScriptTuning:
             started_at=format_utc_now(),
             finished_at=format_utc_now(),
         )
+
+    def _describe_work(self) -> dict[str, float]:
+        """Describe what a rate counts, for reports; samples need no description."""
+        if self.method is SamplingMethod.TIMED_RUNS:
+            return {"whole_runs": 1.0}
+        return {"whole_steps": 1.0} if self.unit == "steps/s" else {}
 
     def _finish(self, result: TuneResult) -> TuneResult:
         self._record_seconds()
@@ -287,7 +336,9 @@ class ScriptTuning:
             environment=self.tunable.script.build_environment(result.best.params),
             # Everything is set from outside, the batch by a placeholder.
             code={},
-            unit=RUNS if self.method is SamplingMethod.TIMED_RUNS else UNIT,
+            unit=self.unit,
+            throughput_source=self.throughput_source,
+            failure_lines=self.failure_lines,
         )
         return record_answer(self.journal, result)
 

@@ -14,17 +14,14 @@ from corewise.launch.supervision.rank_start import suggest_fix
 from corewise.launch.supervision.supervised_command import SupervisedCommand
 from corewise.progress import PROGRESS_FILE
 from corewise.tuning.scripts.output_check import PrintedNumber
+from corewise.tuning.scripts.rate_source import FormatDetector, RateSource
 from corewise.tuning.scripts.script_command import Script
-from corewise.tuning.scripts.throughput_parser import (
-    PrintedTexts,
-    PrintedThroughputs,
-    ProgressReader,
-    compute_median,
-    compute_rate,
-)
+from corewise.tuning.scripts.throughput_parser import ESCAPES, LINE_ENDS, PrintedTexts, ProgressReader, compute_rate
 from corewise.tuning.search.arena import Rejection
 
-TAIL_BYTES = 2000
+TAIL_BYTES = 4000
+# What is shown of the end of the output.
+NUM_LAST_LINES, MAX_LINE_CHARS = 8, 200
 # The launcher itself and the supervisor of its ranks come before the processes of the script.
 LAUNCHER_GENERATIONS = 2
 NO_MEMORY = re.compile(r"MemoryError|bad_alloc|[Cc]annot allocate memory|can't allocate memory|out of memory")
@@ -37,12 +34,26 @@ class ScriptStart:
     `numbers` are those that --check found in its output; `progress` is all that it reported.
     """
 
-    def __init__(self, script: Script, params: Mapping[str, Any], folder: Path, *, is_default: bool) -> None:
+    def __init__(
+        self,
+        script: Script,
+        params: Mapping[str, Any],
+        folder: Path,
+        *,
+        is_default: bool,
+        source: RateSource | None = None,
+        detects: bool = False,
+    ) -> None:
         self.script, self.folder, self.is_plain = script, folder, script.is_plain(is_default)
         printed = folder / "output"
-        self.output = PrintedThroughputs(printed, script.pattern) if script.pattern else None
+        self.source = source
         self._reports = ProgressReader(folder / "progress")
         prefix = "[0] " if int(params.get("processes", 1)) > 1 else ""
+        step_samples = script.count_step_samples(params)
+        self.rates = source.open(printed, prefix, step_samples) if source is not None else None
+        self._detector = (
+            FormatDetector(printed, prefix, step_samples, is_distributed=script.is_distributed) if detects else None
+        )
         self._checked = PrintedTexts(printed, script.check, prefix) if script.check else None
         self.numbers: list[PrintedNumber] = []
         self.progress: list[Any] = []
@@ -64,8 +75,14 @@ class ScriptStart:
         """Return the progress since the last call."""
         # Ask before reading, so that no output is missed.
         has_ended = self.process.has_ended
-        output = self.output
-        new: list[Any] = list(output.read_new(has_ended=has_ended) if output else self._reports.read_new())
+        new: list[Any] = list(
+            self._reports.read_new() if self.rates is None else self.rates.read_new(has_ended=has_ended)
+        )
+        if not new and not self.progress and self._detector is not None:
+            found = self._detector.detect(has_ended=has_ended)
+            if found is not None:
+                self.source, self.rates, new = found.source, found.reader, list(found.progress)
+                self._detector = None
         self.progress += new
         return new
 
@@ -79,18 +96,20 @@ class ScriptStart:
     @property
     def missing_progress(self) -> str:
         """What is missing if the script reports no progress, for messages."""
-        return "no progress" if self.output is None else "nothing that matches --throughput"
+        if self.source is None:
+            return "no progress"
+        return f"nothing that matches {self.source.option}" if self.source.option else f"no {self.source.name}"
 
     def compute_throughput(self, progress: list[Any]) -> float:
         """Compute the throughput from the progress of an interval; 0 if there is too little."""
         if len(progress) < 2:
             return 0.0
-        return compute_median(progress) if self.output is not None else compute_rate(progress)
+        return self.rates.compute_throughput(progress) if self.rates is not None else compute_rate(progress)
 
     def compute_total_throughput(self) -> float:
         """Compute the throughput of a run that has ended."""
-        if self.output is not None:
-            return compute_median(self.progress) if self.progress else 0.0
+        if self.rates is not None:
+            return self.rates.compute_throughput(self.progress)
         return compute_rate(self.progress) or sum(report.samples for report in self.progress) / self.compute_seconds()
 
     def compute_seconds(self) -> float:
@@ -112,9 +131,14 @@ class ScriptStart:
             how = f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}"
             raise Rejection("exit", f"it failed ({how}){self.format_last_line()}{self._explain_missing_file()}")
 
+    def read_last_lines(self) -> list[str]:
+        """Return the last printed lines, without those of the launcher."""
+        lines = [line for line in _split_output(self._read_tail()) if not line.startswith("corewise: ")]
+        return [line[:MAX_LINE_CHARS] for line in lines[-NUM_LAST_LINES:]]
+
     def format_last_line(self) -> str:
         """Format the last printed line as the end of a sentence."""
-        lines = [line for line in self._read_tail().splitlines() if not line.startswith("corewise: ")]
+        lines = self.read_last_lines()
         return f": {lines[-1]}" if lines else ""
 
     def read_memory_bytes(self) -> float:
@@ -156,6 +180,12 @@ class ScriptStart:
         with suppress(OSError):
             return (self.folder / "output").read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace").strip()
         return ""
+
+
+def _split_output(text: str) -> list[str]:
+    """Split output into lines that are not empty, as a terminal shows them."""
+    lines = ESCAPES.sub("", LINE_ENDS.sub("\n", text)).split("\n")
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def _read_peak_bytes(pid: int) -> int:
