@@ -200,11 +200,12 @@ def _render_tied(result: TuneResult) -> Iterator[str]:
 
 
 def _render_rejected(result: TuneResult) -> Iterator[str]:
-    reasons: dict[str, list[str]] = {}
-    for each in result.tried:
-        if each.outcome == "rejected":
-            reasons.setdefault(clean_text(each.reason), []).append(clean_text(each.label))
-    return _render_lines("Rejected", [f"{'; '.join(settings)}: {reason}" for reason, settings in reasons.items()])
+    lines = []
+    for each in result.rejected:
+        num = each.num_avoided
+        others = f" ({format_count(num, 'other setting')} with it not started)" if num else ""
+        lines.append(f"{clean_text(each.description)}: {clean_text(each.reason)}{others}")
+    return _render_lines("Rejected", lines)
 
 
 def _render_usage(result: TuneResult) -> Iterator[str]:
