@@ -15,6 +15,7 @@ from corewise.text_format import clean_text, format_count, format_ratio
 from corewise.tuning.journal import JournalState
 from corewise.tuning.result.answer_builder import TuningTarget
 from corewise.tuning.search.judgements import Judgement
+from corewise.tuning.search.rejection_causes import strip_rank
 from corewise.tuning.search.setting_space import Setting
 from corewise.tuning.silent_progress import SilentProgress
 
@@ -132,7 +133,7 @@ class LiveProgress(LineProgress):
 def describe_outcome(judgement: Judgement, unit: str = UNIT) -> str:
     """Describe the outcome of a candidate in a few words."""
     if judgement.outcome == "rejected":
-        return f"rejected: {clean_text(judgement.reason)}"
+        return f"rejected: {clean_text(strip_rank(judgement.reason))}"
     ratio = f"{format_ratio(math.exp(judgement.score))} the default"
     is_only_preferred = abs(judgement.score) <= judgement.half_width
     texts = {

@@ -19,6 +19,7 @@ from corewise.tuning.result.result_text import (
     render_text,
 )
 from corewise.tuning.result.tuning_result import TuneResult
+from corewise.tuning.search.rejection_causes import RejectedChoice
 from corewise.tuning.search.setting_space import UntriedChoice
 
 DEFAULT = SettingResult(params={"processes": 1}, label="default", throughput=18.3, interval=(18.1, 18.5), latency_s=3.5)
@@ -50,6 +51,10 @@ RESULT = TuneResult(
         RacedSetting("jemalloc <y>", {}, "rejected", 0.0, 0.0, 0.0, reason="wrong results: error 0.5"),
         RacedSetting("8×2, channels_last", {}, "won", 2.13, 39.0, 1.6),
     ),
+    rejected=(
+        RejectedChoice("jemalloc <x>; jemalloc <y>", "wrong results: error 0.5"),
+        RejectedChoice("freezing full", "torch.fx cannot trace it", 6),
+    ),
     left_out=(UntriedChoice("bfloat16", "lower precision; allow it with --allow lower-precision"),),
     code={"memory_format: channels_last": "model = model.to(memory_format=torch.channels_last)"},
     output="tuned.yaml",
@@ -67,6 +72,7 @@ RESULT = TuneResult(
         "1.64× (1.60 to 1.70)",
         "4×4 (0.99× the best)",
         "jemalloc <x>; jemalloc <y>: wrong results: error 0.5",
+        "freezing full: torch.fx cannot trace it (6 other settings with it not started)",
         "bfloat16: lower precision; allow it with --allow lower-precision",
         "model = model.to(memory_format=torch.channels_last)",
         "corewise launch --config tuned.yaml -- python infer.py",

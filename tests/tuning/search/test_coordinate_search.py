@@ -23,7 +23,7 @@ def run_search(
         arena.space,
         arena,
         more.pop("watcher", RecordingWatcher()),
-        starts=[start or arena.space.default],
+        starts=more.pop("starts", [start or arena.space.default]),
         bounded_latency=more.pop("bounded_latency", False),
         **more,
     )
@@ -43,7 +43,7 @@ def test_the_best_of_independent_knobs_is_found_through_noise(seed: int) -> None
     state = run_search(SimulatedArena(LETTERS, GAINS, noise=0.02, seed=seed))
     assert state.best == (2, 1, 0)
     assert state.finished
-    assert state.score == pytest.approx(0.6, abs=0.08)
+    assert state.score == pytest.approx(0.6, abs=0.1)
 
 
 @pytest.mark.parametrize(("noise", "message"), [(0.01, ""), (0.1, "the machine was noisy: consecutive samplings")])
@@ -197,7 +197,7 @@ def test_a_dead_incumbent_is_restarted(num_samplings: int) -> None:
 
         def enter(self, setting: Setting, limit_s: float) -> Any:
             entrant = super().enter(setting, limit_s)
-            if setting == (2, 0, 0) and not self.died:
+            if setting == (2, 1, 0) and not self.died:
                 self.died, sample = True, entrant.sample
 
                 def fail_later() -> Any:
@@ -208,7 +208,7 @@ def test_a_dead_incumbent_is_restarted(num_samplings: int) -> None:
 
     arena = Dying(LETTERS, GAINS)
     assert run_search(arena).best == (2, 1, 0)
-    assert arena.entered.count((2, 0, 0)) == 2
+    assert arena.entered.count((2, 1, 0)) == 2
 
 
 def test_an_incumbent_that_dies_twice_is_not_blamed_on_the_challenger() -> None:

@@ -26,6 +26,7 @@ from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.coordinate_search import LATENCY_SLACK
 from corewise.tuning.search.judgements import Judgement, SearchState
 from corewise.tuning.search.knobs import Offer, group_by_reason
+from corewise.tuning.search.rejection_causes import RejectedChoice, group_rejections
 from corewise.tuning.search.setting_space import Setting, Space
 
 # Upper over lower end of a confidence interval; a wider one means that the runs are too noisy.
@@ -144,6 +145,7 @@ def build_answer(
         tried=tuple(
             _build_raced_setting(tunable, each, state.judgements.get(default)) for each in state.judgements.values()
         ),
+        rejected=_list_rejected(space, state),
         left_out=(*tunable.offer.left_out, *group_by_reason(state.untried)),
         finished=state.finished,
         is_undecided=choice is not None and choice.is_undecided,
@@ -154,6 +156,15 @@ def build_answer(
         notes=(*(choice.notes if choice else ()), *notes, *cautions),
         cautions=tuple(cautions),
     )
+
+
+def _list_rejected(space: Space, state: SearchState) -> tuple[RejectedChoice, ...]:
+    rejections = [
+        (space.describe(each.setting), space.build_params(each.setting), each.reason)
+        for each in state.judgements.values()
+        if each.outcome == "rejected"
+    ]
+    return group_rejections(rejections, state.causes)
 
 
 class _ResultBuilder:

@@ -19,6 +19,7 @@ from corewise.study.environment_trust import select_untrusted
 from corewise.text_format import clean_text, format_count, format_duration, format_figure, format_memory, format_ratio
 from corewise.tuning.result.tuning_result import TuneResult
 from corewise.tuning.search.coordinate_search import LATENCY_SLACK
+from corewise.tuning.search.rejection_causes import strip_rank
 
 LADDER_TITLE = "Gain of each knob"
 JOINT_LADDER_TITLE = "Gain of all knobs together: the budget did not allow measuring them one at a time"
@@ -211,14 +212,12 @@ def _render_tied(result: TuneResult) -> Iterator[str]:
 
 
 def _render_rejected(result: TuneResult) -> Iterator[str]:
-    reasons: dict[str, list[str]] = {}
-    for each in result.tried:
-        if each.outcome == "rejected":
-            reasons.setdefault(clean_text(each.reason), []).append(clean_text(each.label))
-    last_lines = {clean_text(reason): lines for reason, lines in result.failure_lines.items()}
+    last_lines = {clean_text(strip_rank(reason)): lines for reason, lines in result.failure_lines.items()}
     lines = []
-    for reason, settings in reasons.items():
-        lines.append(f"{'; '.join(settings)}: {reason}")
+    for each in result.rejected:
+        num, reason = each.num_avoided, clean_text(each.reason)
+        others = f" ({format_count(num, 'other setting')} with it not started)" if num else ""
+        lines.append(f"{clean_text(each.description)}: {reason}{others}")
         lines += [f"  | {clean_text(line)}" for line in last_lines.get(reason, ())]
     return _render_lines("Failed" if result.verdict == NOT_MEASURED else "Rejected", lines)
 

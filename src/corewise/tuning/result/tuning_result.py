@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corewise.analysis.tuning_results import NOT_MEASURED, UNCONFIRMED, TuningAnswer
+from corewise.tuning.search.rejection_causes import RejectedChoice
 from corewise.tuning.search.setting_space import UntriedChoice
 
 
@@ -14,6 +15,7 @@ class TuneResult(TuningAnswer):
     """The result of a tuning; prints as text, and as HTML in a notebook.
 
     Attributes:
+        rejected: What cannot be used here, once for each cause.
         is_undecided: No difference was shown because the runs are too noisy.
         is_disturbed: Other load disturbed at least half of the fresh runs that decide.
         has_worse_latency: A setting was faster, but with a worse latency.
@@ -29,6 +31,7 @@ class TuneResult(TuningAnswer):
     batch: int
     machine: str
     left_out: tuple[UntriedChoice, ...] = ()
+    rejected: tuple[RejectedChoice, ...] = ()
     finished: bool = True
     is_undecided: bool = False
     is_disturbed: bool = False
@@ -98,6 +101,10 @@ class TuneResult(TuningAnswer):
             "tried": [each.to_json() for each in self.tried],
             "not_tried": [{"what": each.description, "reason": each.reason} for each in self.left_out],
             "failure_lines": {reason: list(lines) for reason, lines in self.failure_lines.items()},
+            "rejected": [
+                {"what": each.description, "reason": each.reason, "num_not_started": each.num_avoided}
+                for each in self.rejected
+            ],
             "finished": self.finished,
             "trials": self.trials,
             "seconds": self.seconds,

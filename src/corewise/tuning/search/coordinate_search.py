@@ -16,7 +16,8 @@ from corewise.measured.trial import INFEASIBLE, NO_EFFECT, NOT_NOW, REFUSALS
 from corewise.tuning.search.arena import Arena, Entrant, Rejection, Sampling, find_largest_error
 from corewise.tuning.search.judgements import Judgement, SearchState, Watcher
 from corewise.tuning.search.paired_race import Noise, Racer, Verdict, run_race
-from corewise.tuning.search.setting_space import Setting, Space, UntriedChoice
+from corewise.tuning.search.rejection_causes import RejectionCauses
+from corewise.tuning.search.setting_space import Setting, Space, UntriedChoice, get_value
 
 MAX_PASSES = 8
 # Pairs of choices that are tried together after a pass that changed nothing.
@@ -59,7 +60,8 @@ class Search:
         self.space, self.arena, self.watcher = space, arena, watcher
         self.starts, self.bounded_latency = starts, bounded_latency
         self.noise = Noise()
-        self.state = SearchState(space.default)
+        self.causes = RejectionCauses(space)
+        self.state = SearchState(space.default, causes=self.causes.found)
         self._incumbent: Racer | None = None
         # The knob that is being varied.
         self._knob = 0
@@ -100,16 +102,18 @@ class Search:
         """Search until neither one knob nor a pair of knobs improves the best, or until the deadline."""
         self._deadline = deadline
         for start in self.starts:
-            self._try_setting(start, deadline, self.space.describe(start), preferred=self._is_exact(start))
+            self._try_start(start, deadline)
         # A start may lose because of its layout alone.
         if self.state.best == self.space.default:
             for start in dict.fromkeys(map(self._drop_layout, self.starts)):
-                self._try_setting(start, deadline, self.space.describe(start), preferred=self._is_exact(start))
+                self._try_start(start, deadline)
         self._usual_setting = self.state.best
         for number in range(MAX_PASSES):
             before = self.state.best
-            for knob in range(len(self.space.knobs)):
-                self._try_knob(knob, deadline, is_first=number == 0)
+            if number == 0:
+                self._try_in_turns(deadline)
+            for knob in range(len(self.space.knobs) if number else 0):
+                self._try_knob(knob, deadline)
             # Compiled choices come last because they start slowly.
             for knob, each in enumerate(self.space.knobs):
                 for choice in sorted(each.costly):
@@ -176,7 +180,9 @@ class Search:
         for knob in range(self._knob, len(self.space.knobs)):
             for choice in range(len(self.space.knobs[knob].choices)):
                 setting = self.space.canonicalize(self.space.replace_choice(self.state.best, knob, choice))
-                if choice not in self.space.knobs[knob].costly and setting not in self.state.judgements:
+                is_ruled_out = self.causes.find(self.space.build_params(setting)) is not None
+                is_costly = choice in self.space.knobs[knob].costly
+                if not is_costly and not is_ruled_out and setting not in self.state.judgements:
                     yield setting
 
     def close(self) -> None:
@@ -185,13 +191,46 @@ class Search:
             self._incumbent.entrant.leave()
             self._incumbent = None
 
-    def _try_knob(self, knob: int, deadline: float, *, is_first: bool) -> None:
+    def _try_start(self, start: Setting, deadline: float) -> None:
+        """Try a good start, without the values of it that are known to be rejected."""
+        cause = self.causes.find(self.space.build_params(start))
+        if cause is not None:
+            stock = {name: get_value(self.space.base, name) for name in cause.values}
+            start = self.space.find_nearest({**self.space.build_params(start), **stock})
+        self._try_setting(start, deadline, self.space.describe(start), preferred=self._is_exact(start))
+
+    def _try_in_turns(self, deadline: float) -> None:
+        """Try the first choice of every knob, then the second of every knob, and so on.
+
+        No knob waits for all choices of another one. A choice that is known to be rejected takes no turn.
+        """
+        # Unsetting what a good start has set seldom helps; it is tried in the second pass.
+        waiting = {
+            number: [choice for choice in range(1, len(knob.choices)) if choice not in knob.costly]
+            for number, knob in enumerate(self.space.knobs)
+        }
+        while any(waiting.values()):
+            for knob, choices in waiting.items():
+                self._knob = knob
+                if self.space.knobs[knob].ladders:
+                    if choices:
+                        self._walk_ladders(knob, deadline, is_first=True)
+                    choices.clear()
+                while choices and self._is_ruled_out(knob, choices[0]):
+                    choices.pop(0)
+                if choices:
+                    self._try_choice(knob, choices.pop(0), deadline)
+
+    def _is_ruled_out(self, knob: int, choice: int) -> bool:
+        """Return whether a known cause rejects the choice; the settings that are avoided are counted."""
+        return self.causes.avoid(self.space.canonicalize(self.space.replace_choice(self.state.best, knob, choice)))
+
+    def _try_knob(self, knob: int, deadline: float) -> None:
         self._knob = knob
         if self.space.knobs[knob].ladders:
-            self._walk_ladders(knob, deadline, is_first=is_first)
+            self._walk_ladders(knob, deadline, is_first=False)
             return
-        # Unsetting what a good start has set seldom helps; it is tried in the second pass.
-        for choice in range(1 if is_first else 0, len(self.space.knobs[knob].choices)):
+        for choice in range(len(self.space.knobs[knob].choices)):
             if choice not in self.space.knobs[knob].costly:
                 self._try_choice(knob, choice, deadline)
 
@@ -259,7 +298,7 @@ class Search:
         setting = self.space.canonicalize(setting)
         again = setting == self.space.default and self._is_default_tied
         is_known = setting in map(self.space.canonicalize, self.state.judgements)
-        if setting == self.state.best or (is_known and not again):
+        if setting == self.state.best or (is_known and not again) or self.causes.avoid(setting):
             return False
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
         lead = 0.0 if preferred else self._choose_min_lead(setting)
@@ -460,6 +499,10 @@ class Search:
             self.state.judgements[judgement.setting] = judgement
         if judgement.outcome == "won":
             self.state.best = judgement.setting
+        if judgement.outcome == "rejected":
+            self.causes.learn_rejection(judgement.setting, judgement.category, judgement.reason)
+        else:
+            self.causes.learn_success(judgement.setting)
 
 
 def _build_judgement(samplings: Sequence[Sampling], setting: Setting, outcome: str, **more: object) -> Judgement:

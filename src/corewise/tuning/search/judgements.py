@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from corewise.tuning.search.rejection_causes import RejectionCause
 from corewise.tuning.search.setting_space import Setting, UntriedChoice
 
 
@@ -51,6 +52,7 @@ class SearchState:
     judgements: dict[Setting, Judgement] = field(default_factory=dict)
     finished: bool = False
     untried: tuple[UntriedChoice, ...] = ()
+    causes: list[RejectionCause] = field(default_factory=list)
 
     @property
     def score(self) -> float:

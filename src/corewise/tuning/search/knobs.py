@@ -39,6 +39,7 @@ class KnobRequest:
         may_use_gpu: True for a script, whose device is unknown.
         set_by_workload: Names in `fixed` whose value comes from the workload, not from the user.
         kernel: The name of the kernel, if one is tuned; its step is one sample.
+        is_custom: True for a user's own workload, whose branches are unknown.
     """
 
     mode: str
@@ -51,6 +52,7 @@ class KnobRequest:
     may_use_gpu: bool = False
     set_by_workload: Collection[str] = ()
     kernel: str = ""
+    is_custom: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -259,9 +261,9 @@ def _list_batches(batch: int) -> tuple[Mapping[str, Any], ...]:
 def _build_execution_knob(request: KnobRequest) -> Knob:
     """Build the knob of execution modes, with frozen weights in inference."""
     traits, mode = request.traits, request.mode
-    freezing = [level for level in AXES["freezing"].choices if level != "none" and mode == "infer"]
-    # Full freezing usually gains most.
-    freezing.reverse()
+    levels = [level for level in AXES["freezing"].choices if level != "none" and mode == "infer"]
+    # Full freezing usually gains most. Folding needs a batch normalisation.
+    freezing = [level for level in reversed(levels) if level != "fold" or traits.has_batch_norm is not False]
     choices: list[Mapping[str, Any]] = [{"execution": "eager"}]
     choices += [{"execution": "eager", "freezing": level} for level in freezing]
     fast = {"execution": "fast-kernels"}
@@ -272,9 +274,12 @@ def _build_execution_knob(request: KnobRequest) -> Knob:
     if under is not None:
         choices += [{"execution": under, "interop_threads": num} for num in (2, 4, 8)]
     # Nothing is known about the branches of a custom workload.
-    has_no_branches = under is None and traits != Traits()
+    has_no_branches = under is None and traits != Traits() and not request.is_custom
+    # The execution modes that gain most often come first; those that are compiled start slowly.
+    if not has_no_branches:
+        choices += [{"execution": "malleable"}, *({"execution": "malleable", "freezing": each} for each in freezing)]
     for execution in AXES["execution"].choices:
-        if execution not in ("eager", "fast-kernels") and not (execution == "malleable" and has_no_branches):
+        if execution not in ("eager", "fast-kernels", "malleable"):
             choices += [{"execution": execution, "freezing": level} for level in freezing]
             choices.append({"execution": execution})
     compiled = frozenset(i for i, choice in enumerate(choices) if choice["execution"] == "compile")

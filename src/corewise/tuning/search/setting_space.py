@@ -38,7 +38,7 @@ class Knob:
             return f"{shape} with SMT" if params.get("smt") else shape
         if not params:
             return f"{self.name} default"
-        return ", ".join(_format_value(name, value) for name, value in params.items())
+        return ", ".join(format_value(name, value) for name, value in params.items())
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Space:
         setting = self.find_nearest(params)
         built = self.build_params(setting)
         varied = {name for knob in self.knobs for choice in knob.choices for name in choice}
-        return setting if all(_get_value(built, name) == _get_value(params, name) for name in varied) else None
+        return setting if all(get_value(built, name) == get_value(params, name) for name in varied) else None
 
     def describe(self, setting: Setting) -> str:
         """Describe what the setting changes, in a few words."""
@@ -131,12 +131,13 @@ def _find_agreeing(knob: Knob, wanted: Mapping[str, Any]) -> int:
     return best
 
 
-def _get_value(params: Mapping[str, Any], name: str) -> Any:
+def get_value(params: Mapping[str, Any], name: str) -> Any:
     """Return the value of an axis, or its default if none is given."""
     return params.get(name, AXES[name].default if name in AXES else None)
 
 
-def _format_value(name: str, value: Any) -> str:
+def format_value(name: str, value: Any) -> str:
+    """Format the value of an axis in a few words."""
     if value is True:
         return name
     if name == "memory_format" or (name == "dtype" and value != "default"):

@@ -84,7 +84,9 @@ class ModuleJob(Job):
         try:
             network = self._transform(task)
         except Unsupported as problem:
-            raise Infeasible(str(problem)) from problem
+            # A compiler freezes weights with its own means and may support the module.
+            scope = "execution eager, " if str(problem).startswith("freezing full: ") else ""
+            raise Infeasible(f"{scope}{problem}") from problem
         self._num_winograd = count_winograd_layers(network)
         self._num_prepared_before = count_prepared_weights()
         self._configured = configure_module(network, settings, group.wrap)

@@ -60,9 +60,12 @@ def apply_fast_kernels(module: nn.Module, settings: Settings) -> nn.Module:
     except NativeBuildError as problem:
         raise Infeasible(f"execution fast-kernels: {problem}") from problem
     if not count_fast_layers(module, channels_last=settings.memory_format == "channels_last"):
-        has_any = count_fast_layers(module) > 0
-        reason = "convolutions need memory_format: channels_last" if has_any else "it has no supported layer"
-        raise Infeasible(f"execution fast-kernels: no fast kernel runs for this module: {reason}")
+        if count_fast_layers(module) > 0:
+            raise Infeasible(
+                f"execution fast-kernels, memory_format {settings.memory_format}: no fast kernel runs for this "
+                "module: convolutions need memory_format: channels_last"
+            )
+        raise Infeasible("execution fast-kernels: no fast kernel runs for this module: it has no supported layer")
     return module
 
 
