@@ -7,6 +7,7 @@ from tests.machine.sysfs_trees import GIB, Tree, add_two_sockets
 
 from corewise.machine.allocation import read_allocation
 from corewise.machine.facts import Frequency, Load, MachineFacts, read_facts
+from corewise.machine.foreign_load import BusyProcess, ForeignLoad
 from corewise.machine.machine_findings import SEVERITIES, collect_machine_findings
 from corewise.machine.machine_model import MachineFinding
 from corewise.machine.software import LIBRARIES, Software
@@ -104,6 +105,22 @@ def test_load_by_others_is_reported(tree: Tree) -> None:
         "2.5 of 8 CPUs" in collect_findings(add_quiet_machine(tree), load=Load(3.0, 2.5, 0.05))["load-by-others"].claim
     )
     assert collect_findings(tree, load=Load(3.0, 0.2, 0.05)) == {}
+
+
+def test_load_on_the_allocation_names_its_processes_and_the_wait_policy(tree: Tree) -> None:
+    add_quiet_machine(tree)
+    topology = read_topology(tree.root)
+    allocation = read_allocation(topology, tree.root, env={}, hostname="n1")
+    facts = replace(read_facts(tree.root), load=Load(3.0, 2.5, 0.05))
+    busy = ForeignLoad(8, 2.5, {0: 1.0, 1: 0.5}, (BusyProcess(7, "solver", 2.0),), 0.4, 0.5)
+    [finding] = collect_machine_findings(topology, allocation, facts, BARE, {}, load=busy)
+    assert finding.key == "cpus-shared"
+    assert "2.5 of 8 CPUs of the allocation busy: solver (pid 7) 2.0" in finding.claim
+    assert "CPU 0 100 %, CPU 1 50 %; tasks waited for a CPU 40 % of it" in finding.evidence
+    assert "--wait-policy passive" in finding.remedy
+    # Load beside the allocation remains a separate finding.
+    [finding] = collect_machine_findings(topology, allocation, facts, BARE, {}, load=replace(busy, others_cpus=0.1))
+    assert finding.key == "load-by-others"
 
 
 def test_governors_other_than_performance_are_reported(tree: Tree) -> None:

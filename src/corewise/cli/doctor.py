@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from corewise.machine.ceilings.table import Ceilings
     from corewise.machine.facts import MachineFacts
+    from corewise.machine.foreign_load import ForeignLoad
     from corewise.machine.software import Software
 
 GIB = 1 << 30
@@ -38,6 +39,8 @@ class Diagnosis:
     facts: "MachineFacts"
     software: "Software"
     findings: tuple[MachineFinding, ...]
+    # What other processes use of the allocation; None if it was not measured.
+    load: "ForeignLoad | None" = None
     # Saved earlier, or measured now.
     ceilings: "Ceilings | None" = None
 
@@ -48,6 +51,7 @@ class Diagnosis:
             "topology": asdict(self.topology),
             "facts": self.facts.to_json(),
             "software": self.software.to_json(),
+            "foreign_load": None if self.load is None else self.load.to_json(),
             "findings": [asdict(finding) for finding in self.findings],
             "ceilings": None if self.ceilings is None else self.ceilings.to_json(),
         }
@@ -111,16 +115,20 @@ def diagnose() -> Diagnosis:
     from corewise.cli.render.ceilings import describe_damage, read_saved
     from corewise.machine.allocation import read_allocation
     from corewise.machine.facts import read_facts
+    from corewise.machine.foreign_load import LoadWindow
     from corewise.machine.machine_findings import collect_machine_findings
     from corewise.machine.software import read_software
     from corewise.machine.topology import read_topology
 
+    # The window stays open while everything else is read.
+    window = LoadWindow()
     topology = read_topology()
     allocation = read_allocation(topology)
     software = read_software()
     facts = read_facts(topology=topology)
-    findings = collect_machine_findings(topology, allocation, facts, software)
-    diagnosis = Diagnosis(topology, allocation, facts, software, findings)
+    load = window.measure(allocation.cpus)
+    findings = collect_machine_findings(topology, allocation, facts, software, load=load)
+    diagnosis = Diagnosis(topology, allocation, facts, software, findings, load)
     saved = read_saved(diagnosis)
     return replace(diagnosis, findings=(*findings, *describe_damage(saved)), ceilings=saved.ceilings)
 

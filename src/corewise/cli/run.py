@@ -62,6 +62,7 @@ def run(
 
       corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
     """
+    from corewise.cli.render.load_warning import LoadWarner
     from corewise.cli.render.run_progress import make_observer
     from corewise.run.identity.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
@@ -83,7 +84,8 @@ def run(
     made = keep_old_ids(made, record_store)
     page = output or (store / "report.html" if report else None)
     _require_folder(page)
-    with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as observer:
+    with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as updated:
+        observer = updated if quiet else LoadWarner(updated, made.host.allocation.cpus)
         study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed)
         for damage in describe_damage(study_run.damage):
             print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from corewise.machine.facts import MachineFacts
+from corewise.machine.foreign_load import ForeignLoad
 from corewise.machine.machine_model import Allocation, Limit, MachineFinding, Topology
 from corewise.machine.software import ALLOCATORS, Software, find_install_hint
 from corewise.machine.topology import format_cpu_list
@@ -14,8 +15,15 @@ GIB = 1 << 30
 # CPUs in use by others. Less than this is within the clock-tick resolution of the sample.
 BUSY_CPUS = 0.5
 SWAPPED_BYTES = 64 << 20
+# A finding shows the load of this many CPUs, the busiest ones.
+MAX_SHARES = 8
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SEVERITIES = ("error", "warning", "info")
+# What to do on CPUs that others use. The verb `run` prints it too.
+SHARED_CPUS_REMEDY = (
+    "Wait until they end, or ask for an exclusive node (sbatch --exclusive). Otherwise let idle threads sleep: "
+    "`corewise launch --wait-policy passive -- python your_script.py`, or OMP_WAIT_POLICY=passive."
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class _Machine:
     allocation: Allocation
     facts: MachineFacts
     env: Mapping[str, str]
+    load: ForeignLoad | None
 
     @property
     def num_cpus(self) -> int:
@@ -36,9 +45,10 @@ def collect_machine_findings(
     facts: MachineFacts,
     software: Software | None = None,
     env: Mapping[str, str] = os.environ,
+    load: ForeignLoad | None = None,
 ) -> tuple[MachineFinding, ...]:
-    """Return findings about the machine and, if given, its software, most severe first."""
-    machine = _Machine(topology, allocation, facts, env)
+    """Return findings about the machine and, if given, its software and load, most severe first."""
+    machine = _Machine(topology, allocation, facts, env, load)
     findings = [
         *_check_limits(machine),
         *_check_fractional_quota(machine),
@@ -156,6 +166,9 @@ def _check_thread_variables(machine: _Machine) -> Iterator[MachineFinding]:
 
 
 def _check_load(machine: _Machine) -> Iterator[MachineFinding]:
+    if machine.load is not None and machine.load.is_busy:
+        yield _describe_shared_cpus(machine.load)
+        return
     load = machine.facts.load
     if load.others_cpus >= BUSY_CPUS:
         yield MachineFinding(
@@ -167,6 +180,25 @@ def _check_load(machine: _Machine) -> Iterator[MachineFinding]:
             "See `top`; stop them, wait, or take the node exclusively (sbatch --exclusive). "
             "Corewise marks the trials they disturb.",
         )
+
+
+def _describe_shared_cpus(load: ForeignLoad) -> MachineFinding:
+    described = load.describe()
+    shares = ", ".join(f"CPU {cpu} {100 * share:.0f} %" for cpu, share in _list_busiest(load))
+    waiting = "" if load.waiting_share is None else f"; tasks waited for a CPU {100 * load.waiting_share:.0f} % of it"
+    return MachineFinding(
+        "cpus-shared",
+        "warning",
+        f"{described[0].upper()}{described[1:]}. Idle OpenMP threads spin on CPUs that others need, and every "
+        "parallel region waits for the thread that lost its CPU: programs can run several times slower.",
+        f"/proc/stat over {load.window_s * 1000:.0f} ms: {shares}{waiting}",
+        f"{SHARED_CPUS_REMEDY} Corewise marks the trials they disturb.",
+    )
+
+
+def _list_busiest(load: ForeignLoad) -> list[tuple[int, float]]:
+    busiest = sorted(load.busy_shares.items(), key=lambda item: -item[1])[:MAX_SHARES]
+    return sorted(busiest)
 
 
 def _check_memory(machine: _Machine) -> Iterator[MachineFinding]:

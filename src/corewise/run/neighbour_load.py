@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
+from corewise.machine.foreign_load import parse_busy_ticks
+
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # More load than this, in CPUs, takes memory bandwidth and cache from the run.
 MAX_BUSY_CPUS = 0.25
@@ -40,14 +42,8 @@ class NeighbourWatch:
             )
 
     def _read_busy_s(self) -> float:
-        ticks = 0
         try:
-            lines = (self._proc / "stat").read_text(encoding="ascii").splitlines()
+            busy_ticks = parse_busy_ticks((self._proc / "stat").read_text(encoding="ascii"))
         except OSError:
             return 0.0
-        for line in lines:
-            name, *counts = line.split()
-            if name.startswith("cpu") and name != "cpu" and int(name[3:]) in self._cpus:
-                user, nice, system, _idle, _iowait, irq, softirq = (int(count) for count in counts[:7])
-                ticks += user + nice + system + irq + softirq
-        return ticks * TICK_S
+        return sum(ticks for cpu, ticks in busy_ticks.items() if cpu in self._cpus) * TICK_S

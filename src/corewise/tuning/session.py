@@ -8,6 +8,7 @@ from typing import Protocol as Interface
 
 from corewise.analysis.tuning_results import UNIT
 from corewise.errors import UserError
+from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.trial import Protocol
 from corewise.run.cpp_build import build_once
 from corewise.run.lease_heartbeat import Heartbeat
@@ -157,6 +158,7 @@ class Tuning:
             self.journal_state.since = self.journal.reset()
         stored = self.store.read_records(extract_brief)
         self.notes += [f"a damaged record was skipped: {each}" for each in describe_damage(stored.damage)]
+        is_busy = measure_foreign_load(self.tunable.host.allocation.cpus).is_busy
         arena = LiveArena(self.tunable, self.journal.build_work_path(hostname))
         search = Search(
             self.tunable.space,
@@ -166,7 +168,7 @@ class Tuning:
                 dict.fromkeys(
                     (
                         *find_known_settings(self.tunable, stored.records),
-                        *list_good_starts(self.tunable.space, self.hand),
+                        *list_good_starts(self.tunable.space, self.hand, is_busy=is_busy),
                     )
                 )
             ),

@@ -13,6 +13,7 @@ from corewise.tuning.search.knobs import (
     Offer,
     build_hand_setting,
     list_good_starts,
+    list_hand_starts,
     select_knobs,
 )
 
@@ -245,6 +246,17 @@ def test_in_inference_frozen_single_core_processes_follow_the_hand_setting() -> 
     assert in_one.build_params(frozen) == {**in_one.build_params(hand), "execution": "eager", "freezing": "full"}
     fixed_execution = build_offer("infer", NORMED, fixed={"execution": "compile", "freezing": "none"}).space
     assert len(list_good_starts(fixed_execution, build_hand_setting(fixed_execution))) == 1
+
+
+def test_on_a_busy_machine_passive_waiting_is_tried_after_the_hand_setting() -> None:
+    space = build_offer("infer", NORMED).space
+    by_hand = build_hand_setting(space)
+    hand, passive, frozen = list_good_starts(space, by_hand, is_busy=True)
+    assert space.build_params(passive) == {**space.build_params(hand), "wait_policy": "passive"}
+    assert (hand, frozen) == list_good_starts(space, by_hand)
+    assert list_hand_starts(space, by_hand, is_busy=True) == (hand, passive)
+    fixed = build_offer("infer", NORMED, fixed={"wait_policy": "active"}).space
+    assert list_hand_starts(fixed, build_hand_setting(fixed), is_busy=True) == (build_hand_setting(fixed),)
 
 
 def test_bfloat16_is_a_start_if_lower_precision_is_allowed() -> None:

@@ -14,6 +14,7 @@ from corewise import __version__
 from corewise.analysis.tuning_results import UNIT
 from corewise.errors import UserError
 from corewise.launch.tuned_file_fit import read_fingerprint
+from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.trial import NOT_NOW
 from corewise.run.warm_parent import describe_leftovers
 from corewise.stats.estimate import estimate_process_median
@@ -32,7 +33,7 @@ from corewise.tuning.scripts.script_question import FIXABLE, OUTSIDE, ScriptTuna
 from corewise.tuning.search.arena import Rejection, Sampling, find_largest_error
 from corewise.tuning.search.coordinate_search import Search
 from corewise.tuning.search.judgements import Judgement, SearchState
-from corewise.tuning.search.knobs import build_hand_setting
+from corewise.tuning.search.knobs import build_hand_setting, list_hand_starts
 from corewise.tuning.search.setting_space import Setting
 from corewise.tuning.session import Follower, Interrupted, JournalingWatcher, hold_host_lease, record_answer
 
@@ -163,11 +164,12 @@ class ScriptTuning:
         known = [each for each in self.journal_state.judgements if each.setting != self.tunable.space.default]
         earlier = [each for each in known if each.category not in TRANSIENT]
         finished_before = self.journal_state.finished and earlier == known
+        is_busy = measure_foreign_load(self.tunable.host.allocation.cpus).is_busy
         search = Search(
             self.tunable.space,
             arena,
             JournalingWatcher(self.follower, self.journal, lambda: self._name_unit(arena)),
-            starts=[self.hand],
+            starts=list_hand_starts(self.tunable.space, self.hand, is_busy=is_busy),
             bounded_latency=False,
             earlier=earlier,
         )

@@ -97,13 +97,22 @@ def build_hand_setting(space: Space) -> Setting:
     return space.find_nearest({**space.base, **HAND_VALUES, **({"allocator": allocators[0]} if allocators else {})})
 
 
-def list_good_starts(space: Space, hand: Setting) -> tuple[Setting, ...]:
+def list_hand_starts(space: Space, hand: Setting, *, is_busy: bool) -> tuple[Setting, ...]:
+    """List the hand setting; on CPUs that others use, also with idle threads that sleep instead of spinning."""
+    passive = {**space.build_params(hand), "wait_policy": "passive"}
+    if not is_busy or not _has_setting(space, passive, ("wait_policy",)):
+        return (hand,)
+    return tuple(dict.fromkeys((hand, space.find_nearest(passive))))
+
+
+def list_good_starts(space: Space, hand: Setting, *, is_busy: bool = False) -> tuple[Setting, ...]:
     """List good starting points: the hand setting, then those that use our own kernels.
 
-    Training uses fast kernels; inference uses frozen weights and one process per core. If allowed, the same
-    in bfloat16 follows. Other knobs are varied from the best of these.
+    If other processes use the CPUs (`is_busy`), passive waiting comes second. Training uses fast kernels;
+    inference uses frozen weights and one process per core. If allowed, the same in bfloat16 follows. Other
+    knobs are varied from the best of these.
     """
-    by_hand, starts = space.build_params(hand), [hand]
+    by_hand, starts = space.build_params(hand), [*list_hand_starts(space, hand, is_busy=is_busy)]
     quick = {**by_hand, "execution": "fast-kernels"}
     frozen = {**by_hand, **_find_most_processes(space), "execution": "eager", "freezing": "full"}
     own = [params for params in (quick, frozen) if _has_setting(space, params, ("execution", "freezing"))]
