@@ -30,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.cpp_executor import NativeExecutor, explain_missing_native
 from corewise.accelerate.malleable.execute.python_executor import PythonExecutor
 from corewise.accelerate.malleable.execute.thread_teams import Teams

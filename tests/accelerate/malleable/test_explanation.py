@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tests.accelerate.sample_models import Wide
 
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry, build_chrome_trace
 from corewise.accelerate.malleable.explanation import describe_plan
 from corewise.accelerate.malleable.module_wrapper import Malleable, malleable

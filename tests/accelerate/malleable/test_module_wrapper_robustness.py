@@ -16,9 +16,9 @@ import torch
 from tests.accelerate.malleable.plan.sample_cached_plan import CACHED_PLAN
 from tests.accelerate.sample_models import Wide
 
+from corewise.accelerate.capture.export_silence import export_quietly
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.kernels import build
-from corewise.accelerate.malleable.capture.export_silence import export_quietly
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute import thread_teams
 from corewise.accelerate.malleable.execute.python_executor import PythonExecutor
 from corewise.accelerate.malleable.execute.thread_teams import Team, is_in_team, provide_shared_teams

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from corewise.accelerate.capture.torch_modes import explain_transform, get_autocast_dtype
 from corewise.accelerate.kernels.build import NativeBuildError, load_native_module
-from corewise.accelerate.malleable.execute.torch_modes import explain_transform, get_autocast_dtype
 
 
 def has_kernels() -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from corewise.accelerate.malleable.capture.program import Program
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.plan.schedule import CALLER, LanePlan, OperatorTask
 from corewise.accelerate.malleable.plan.task_merging import CallCosts, sum_task_costs
 from corewise.accelerate.malleable.plan.time_bounds import compute_lower_bound_s

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from corewise.accelerate.malleable.execute.torch_modes import read_modes
+from corewise.accelerate.capture.torch_modes import read_modes
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
+from corewise.accelerate.capture.torch_modes import Modes, explain_interception, read_modes
 from corewise.accelerate.malleable.adaptive_width import AllocationMonitor
 from corewise.accelerate.malleable.execute.thread_teams import Teams, is_in_team, provide_shared_teams
 from corewise.accelerate.malleable.execute.thread_width import set_own_width
-from corewise.accelerate.malleable.execute.torch_modes import Modes, explain_interception, read_modes
 from corewise.accelerate.malleable.plan.lane_widths import list_slots, list_widths
 from corewise.accelerate.malleable.plan.schedule import Lane
 

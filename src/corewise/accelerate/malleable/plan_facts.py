@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
-from corewise.accelerate.malleable.capture.program import Program
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.explanation import describe_task
 from corewise.accelerate.malleable.module_wrapper import Malleable
 from corewise.accelerate.malleable.plan.schedule import OperatorTask

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.module_export import CaptureError, separate_inputs
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.adaptive_width import OnlineRace, interpolate_costs
-from corewise.accelerate.malleable.capture.module_capture import CaptureError, capture, separate_inputs
-from corewise.accelerate.malleable.capture.program import Program
+from corewise.accelerate.malleable.capture.module_capture import capture
 from corewise.accelerate.malleable.capture.replay_check import RunResult, check_replayable, find_difference
 from corewise.accelerate.malleable.execute import executor_choice
 from corewise.accelerate.malleable.execute.module_binding import BoundProgram

@@ -15,8 +15,8 @@ import torch
 from tests.accelerate.sample_models import Lstms, RandomGraph, Wide
 from torch import Tensor, nn
 
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.capture.module_capture import capture
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.cpp_executor import (
     NativeExecutor,
     NotNativeError,

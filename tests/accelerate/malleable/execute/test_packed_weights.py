@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn
 
+from corewise.accelerate.capture import weight_packing
 from corewise.accelerate.kernels.build import load_native_module
 from corewise.accelerate.malleable import module_wrapper as malleable_file
-from corewise.accelerate.malleable.capture import weight_packing
 from corewise.accelerate.malleable.capture.module_capture import CapturedProgram, capture
 from corewise.accelerate.malleable.execute import packed_weights
 from corewise.accelerate.malleable.module_wrapper import Malleable

@@ -10,8 +10,8 @@ import torch
 from tests.accelerate.sample_models import RandomGraph
 from torch import Tensor, nn
 
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.capture.module_capture import capture
-from corewise.accelerate.malleable.capture.program import Program
 from corewise.accelerate.malleable.execute.cpp_executor import NativeExecutor, find_shared_tasks
 from corewise.accelerate.malleable.execute.module_binding import BoundProgram
 from corewise.accelerate.malleable.execute.thread_teams import Teams

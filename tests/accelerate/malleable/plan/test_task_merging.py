@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corewise.accelerate.malleable.capture.call_order import find_required_order
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
+from corewise.accelerate.capture.call_order import find_required_order
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.plan.task_merging import build_call_graph, find_chains, merge_calls, sum_task_costs
 
 SMALL, BIG = {1: 1e-6, 2: 1e-6}, {1: 1e-2, 2: 5e-3}

@@ -13,8 +13,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture.batch_rules import find_cut_dim, find_source, get_value, resize_args
-from corewise.accelerate.malleable.capture.recurrent_shapes import infer_shapes
+from corewise.accelerate.capture.graph_nodes import get_value, is_mutating
+from corewise.accelerate.capture.recurrent_shapes import infer_shapes
+from corewise.accelerate.malleable.capture.batch_rules import find_cut_dim, find_source, resize_args
 
 _aten = torch.ops.aten
 # Recurrent operators, with their number of states.
@@ -102,12 +103,6 @@ def is_cuttable(node: Any) -> bool:
     weight_bytes = sum(get_value(one).numel() * get_value(one).element_size() for one in params)
     whole = all(user.target is operator.getitem for user in node.users)
     return not drops and get_value(x).dim() == 3 and weight_bytes <= MAX_WEIGHT_BYTES and whole
-
-
-def is_mutating(node: Any) -> bool:
-    """Return whether the node writes to its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable
 
 
 def _get_batch_dim(node: Any) -> int:

@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import torch
 
+from corewise.accelerate.capture.graph_nodes import get_value
+
 _aten = torch.ops.aten
 # The dimension along which each cut input of a node is cut.
 Dims = Mapping[Any, int]
@@ -60,11 +62,6 @@ _RESHAPES = _find_overloads("view", "reshape", "_unsafe_view", "expand")
 _SPLITS = _find_overloads("split.Tensor", "split_with_sizes", "chunk")
 # Operators that may draw random numbers, with the index of the argument that enables it.
 _RANDOMNESS_FLAGS = {_aten.dropout.default: 2}
-
-
-def get_value(node: Any) -> Any:
-    """Return a node's value, which has no data."""
-    return node.meta["val"]
 
 
 def find_source(node: Any, dim: int) -> Optional[Tuple[Any, int]]:

@@ -14,6 +14,8 @@ from typing import Any, Dict, FrozenSet, Hashable, List, Sequence
 
 import torch
 
+from corewise.accelerate.capture.graph_nodes import get_value, is_mutating
+from corewise.accelerate.capture.recurrent_shapes import infer_shapes
 from corewise.accelerate.fast_kernels.wide_lstm import build_wide_weights, choose_group_sizes, count_vector_lanes
 from corewise.accelerate.malleable.capture.batch_cuts import (
     MAX_WEIGHT_BYTES,
@@ -21,10 +23,7 @@ from corewise.accelerate.malleable.capture.batch_cuts import (
     add_call,
     count_batch_rows,
     is_cuttable,
-    is_mutating,
 )
-from corewise.accelerate.malleable.capture.batch_rules import get_value
-from corewise.accelerate.malleable.capture.recurrent_shapes import infer_shapes
 
 _aten = torch.ops.aten
 # Operators with equal results for equal arguments.

@@ -11,7 +11,7 @@ from typing import Any, List, Optional, Tuple
 import torch
 from torch.utils import _pytree as pytree
 
-from corewise.accelerate.malleable.capture.module_state import NUMPY_RANDOM, PYTHON_RANDOM, ModuleState
+from corewise.accelerate.capture.module_state import NUMPY_RANDOM, PYTHON_RANDOM, ModuleState
 from corewise.accelerate.malleable.execute.task_functions import compile_task, compute_lifetimes
 from corewise.accelerate.malleable.plan.custom_backward import (
     Gradients,

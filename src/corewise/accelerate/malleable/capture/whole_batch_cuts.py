@@ -12,16 +12,15 @@ from typing import Any, Dict, Optional, Sequence
 import torch
 from torch.fx.node import map_arg
 
+from corewise.accelerate.capture import operator_effects
+from corewise.accelerate.capture.graph_nodes import get_value, is_mutating
 from corewise.accelerate.fast_kernels.winograd_rule import compute_tile_size
-from corewise.accelerate.malleable.capture import operator_effects
 from corewise.accelerate.malleable.capture.batch_cuts import (
     MAX_WEIGHT_BYTES,
     ORIGIN_META,
     BatchCutter,
     compute_slice_bounds,
-    is_mutating,
 )
-from corewise.accelerate.malleable.capture.batch_rules import get_value
 
 _aten = torch.ops.aten
 # Minimum uses of each weight by a slice, if the weights do not fit a core's cache.

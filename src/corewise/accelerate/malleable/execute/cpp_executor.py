@@ -10,9 +10,9 @@ from typing import AbstractSet, Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from corewise.accelerate.capture.program import Program, Ref
 from corewise.accelerate.kernels.build import NativeBuildError, load_native_module
 from corewise.accelerate.kernels.module_interface import BoxedCall, NativeLanes, NativeSchedule, NativeStep
-from corewise.accelerate.malleable.capture.program import Program, Ref
 from corewise.accelerate.malleable.execute.thread_teams import Teams, register_team_check
 from corewise.accelerate.malleable.execute.timeline import Span
 from corewise.accelerate.malleable.execute.training_order import (

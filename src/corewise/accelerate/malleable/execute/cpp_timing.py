@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, List, Sequence, Tuple
 
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.kernels.build import load_native_module
-from corewise.accelerate.malleable.capture.program import Program
 from corewise.accelerate.malleable.execute.cpp_executor import NativeExecutor, get_native_graph, get_native_lanes
 from corewise.accelerate.malleable.execute.thread_teams import Teams
 from corewise.accelerate.malleable.plan.schedule import Lane

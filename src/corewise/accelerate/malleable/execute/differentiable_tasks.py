@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture.program import Call, Program, Ref
+from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.task_functions import compile_task
 from corewise.accelerate.malleable.execute.training_order import Borders
 from corewise.accelerate.malleable.plan.schedule import LanePlan, LaneStep, OperatorTask

@@ -9,8 +9,8 @@ from typing import Any, List, Optional, Protocol, Sequence, Tuple
 
 import torch
 
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
-from corewise.accelerate.malleable.capture.program import Program
 from corewise.accelerate.malleable.execute.python_executor import PythonExecutor
 from corewise.accelerate.malleable.execute.python_training import PythonTraining
 from corewise.accelerate.malleable.execute.thread_teams import Teams

@@ -12,9 +12,10 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.program import Ref
+from corewise.accelerate.capture.weight_packing import PackingError
 from corewise.accelerate.malleable.capture.module_capture import CapturedProgram
-from corewise.accelerate.malleable.capture.program import Ref
-from corewise.accelerate.malleable.execute.packed_weights import PackedWeights, PackingError
+from corewise.accelerate.malleable.execute.packed_weights import PackedWeights
 
 
 class BoundProgram:

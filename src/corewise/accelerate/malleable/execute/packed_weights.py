@@ -7,21 +7,18 @@ does not count writes through `.data`, and a result from outdated weights would 
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+from corewise.accelerate.capture.program import Pack
+from corewise.accelerate.capture.weight_packing import PackingError, pack_weights
 from corewise.accelerate.kernels.build import load_native_module
-from corewise.accelerate.malleable.capture.program import Pack
 
 # Calls with changed weights after which some calls skip the check.
 _MISSES_BEFORE_SKIPPING = 8
 # Maximum number of times that the number of skipped calls doubles.
 _MAX_DOUBLINGS = 6
-
-
-class PackingError(Exception):
-    """Raised with the reason if weights cannot be packed."""
 
 
 class PackedWeights:
@@ -113,31 +110,3 @@ class PackedWeights:
 
 def _list_sources(pack: Pack) -> List[int]:
     return [value for value in dict.fromkeys(pack.sources) if value is not None]
-
-
-def pack_weights(pack: Pack, values: Mapping[int, torch.Tensor]) -> List[torch.Tensor]:
-    """Build the tensors of a pack."""
-    sources = [None if value is None else values[value] for value in pack.sources]
-    weight = sources[0]
-    assert weight is not None
-    if not pack.is_convolution:
-        num_rows = torch.Size(pack.input_size[:-1]).numel()
-        return [torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)]
-    _, bias, scale, shift, mean, variance = sources
-    if mean is not None and variance is not None:
-        factor = (variance.double() + pack.eps).rsqrt()
-        factor = factor if scale is None else factor * scale.double()
-        centered = mean.double().neg() if bias is None else bias.double() - mean.double()
-        shifted = centered * factor if shift is None else centered * factor + shift.double()
-        weight = (weight * factor.float().view(-1, 1, 1, 1)).contiguous(memory_format=torch.channels_last)
-        bias = shifted.float()
-        if not all(bool(torch.isfinite(one).all()) for one in (factor, weight, bias)):
-            raise PackingError("the batch norm has scales that are not finite")
-    elif bias is None:
-        bias = weight.new_zeros(len(weight))
-    if pack.is_winograd:
-        return [torch.ops.corewise.winograd_weight(weight), bias]
-    padding, stride, dilation, groups = pack.geometry
-    size = list(pack.input_size)
-    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, size)
-    return [packed, bias]

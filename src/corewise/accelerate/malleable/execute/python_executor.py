@@ -13,12 +13,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture.program import Program
+from corewise.accelerate.capture.program import Program
+from corewise.accelerate.capture.torch_modes import Modes, read_modes
 from corewise.accelerate.malleable.execute.task_functions import compile_task, compute_lifetimes
 from corewise.accelerate.malleable.execute.thread_teams import Teams
 from corewise.accelerate.malleable.execute.thread_width import set_own_width
 from corewise.accelerate.malleable.execute.timeline import Span
-from corewise.accelerate.malleable.execute.torch_modes import Modes, read_modes
 from corewise.accelerate.malleable.plan.schedule import CALLER, LanePlan, OperatorTask
 
 # Seconds to continue on another thread. Used by the planner.

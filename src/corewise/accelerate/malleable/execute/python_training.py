@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture.program import Program, Ref
+from corewise.accelerate.capture.program import Program, Ref
 from corewise.accelerate.malleable.execute.differentiable_tasks import (
     Tape,
     build_backward_program,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
-from corewise.accelerate.malleable.capture.program import Program, Ref
+from corewise.accelerate.capture.program import Program, Ref
 from corewise.accelerate.malleable.plan.schedule import OperatorTask
 
 

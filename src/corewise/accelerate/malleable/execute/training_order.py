@@ -20,8 +20,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture import operator_effects
-from corewise.accelerate.malleable.capture.program import Program, Ref, list_values
+from corewise.accelerate.capture import operator_effects
+from corewise.accelerate.capture.program import Program, Ref, list_values
 from corewise.accelerate.malleable.plan.schedule import LanePlan, LaneStep, OperatorTask
 
 

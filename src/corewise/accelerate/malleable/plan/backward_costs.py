@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 
-from corewise.accelerate.malleable.capture import operator_effects
-from corewise.accelerate.malleable.capture.program import Program, Ref
+from corewise.accelerate.capture import operator_effects
+from corewise.accelerate.capture.program import Program, Ref
 from corewise.accelerate.malleable.execute.task_functions import compile_task
 from corewise.accelerate.malleable.execute.thread_teams import Teams
 from corewise.accelerate.malleable.plan.forward_costs import run_on_lane, select_widths, summarize_passes

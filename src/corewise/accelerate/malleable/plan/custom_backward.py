@@ -13,8 +13,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.torch_modes import read_modes
 from corewise.accelerate.malleable.execute.thread_teams import is_in_team
-from corewise.accelerate.malleable.execute.torch_modes import read_modes
 
 _SEED = 7919
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.complex64: 1e-3, torch.complex128: 1e-7}

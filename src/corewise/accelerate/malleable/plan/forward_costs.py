@@ -12,11 +12,11 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+from corewise.accelerate.capture.program import Program
+from corewise.accelerate.capture.torch_modes import read_modes
 from corewise.accelerate.malleable.adaptive_width import interpolate_costs
-from corewise.accelerate.malleable.capture.program import Program
 from corewise.accelerate.malleable.execute.task_functions import compile_task, compute_lifetimes
 from corewise.accelerate.malleable.execute.thread_teams import Teams
-from corewise.accelerate.malleable.execute.torch_modes import read_modes
 from corewise.accelerate.malleable.plan.lane_widths import list_slots
 from corewise.accelerate.malleable.plan.schedule import Lane
 from corewise.accelerate.malleable.plan.task_merging import find_chains

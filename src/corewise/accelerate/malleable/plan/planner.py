@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Seque
 import torch
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.capture.module_capture import CapturedProgram
-from corewise.accelerate.malleable.capture.program import Program
 from corewise.accelerate.malleable.execute import executor_choice
 from corewise.accelerate.malleable.execute.module_binding import BoundProgram
 from corewise.accelerate.malleable.execute.thread_teams import Teams

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from corewise.accelerate.malleable.capture.program import Program
+from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.plan.schedule import OperatorTask
 
 # Seconds of each call by width.

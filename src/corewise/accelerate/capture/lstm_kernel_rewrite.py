@@ -11,8 +11,7 @@ from typing import Any, List
 
 import torch
 
-from corewise.accelerate.malleable.capture.batch_cuts import is_mutating
-from corewise.accelerate.malleable.capture.batch_rules import get_value
+from corewise.accelerate.capture.graph_nodes import get_value, is_mutating
 
 _aten = torch.ops.aten
 

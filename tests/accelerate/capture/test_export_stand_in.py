@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from tests.accelerate.sample_models import Lstms, Wide
 from torch import Tensor, nn
 
-from corewise.accelerate.malleable.capture.export_stand_in import build_stand_in
+from corewise.accelerate.capture.export_stand_in import build_stand_in
 from corewise.accelerate.malleable.capture.module_capture import capture
 from corewise.accelerate.malleable.module_wrapper import Malleable
 

@@ -13,10 +13,10 @@ from typing import Any, Dict, Hashable, List, Mapping, Sequence, Tuple
 
 import torch
 
+from corewise.accelerate.capture.graph_nodes import get_arguments, get_value
+from corewise.accelerate.capture.program import Pack
+from corewise.accelerate.capture.torch_modes import read_modes
 from corewise.accelerate.fast_kernels import winograd_rule
-from corewise.accelerate.malleable.capture.batch_rules import get_value
-from corewise.accelerate.malleable.capture.program import Pack
-from corewise.accelerate.malleable.execute.torch_modes import read_modes
 
 _aten = torch.ops.aten
 # Key in a node's metadata: the layer of which the node is a packed tensor.
@@ -29,6 +29,10 @@ _MIN_WEIGHTS = 4096
 _MIN_ROWS = 2
 # With MKL on Intel processors, plain linear layers with fewer rows or products are fast enough.
 _MIN_ROWS_WITH_MKL, _MIN_PRODUCTS_WITH_MKL = 16, 2**24
+
+
+class PackingError(Exception):
+    """Raised with the reason if weights cannot be packed."""
 
 
 class PackedLayer:
@@ -116,7 +120,7 @@ class _WeightPacker:
 
     def pack_convolution(self, node: Any) -> None:
         """Pack a convolution, and fold the batch norm that alone follows it."""
-        x, weight, bias, *settings, groups = _get_arguments(node, 7)
+        x, weight, bias, *settings, groups = get_arguments(node, 7)
         stride, padding, dilation = ([one, one] if isinstance(one, int) else list(one) for one in settings)
         is_supported = (
             get_value(x).dim() == 4 and _is_channels_last(get_value(x)) and _is_channels_last(get_value(node))
@@ -140,7 +144,7 @@ class _WeightPacker:
 
     def pack_linear(self, node: Any) -> None:
         """Pack a linear layer on several rows."""
-        x, weight, bias = _get_arguments(node, 3)
+        x, weight, bias = get_arguments(node, 3)
         rows = get_value(x).numel() // max(1, get_value(x).shape[-1])
         are_few = _count_weights(weight) < _MIN_WEIGHTS or _is_fast_unpacked(rows, _count_weights(weight))
         if get_value(x).dim() < 2 or are_few or not _has_stable_weights(weight, bias) or not _is_float(x):
@@ -198,12 +202,6 @@ def _has_fast_mkl() -> bool:
     return is_intels and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
 
 
-def _get_arguments(node: Any, num: int) -> List[Any]:
-    """Return all arguments, including defaults."""
-    rest = node.target._schema.arguments[len(node.args) : num]
-    return [*node.args, *(node.kwargs.get(one.name, one.default_value) for one in rest)][:num]
-
-
 def _find_batch_norm(node: Any) -> Tuple[Any, Tuple[Any, Any, Any, Any, float]]:
     """Find the last node of the layer, and its batch norm's weight, bias, mean, variance and eps."""
     [user, *others] = list(node.users) or [None]
@@ -236,3 +234,31 @@ def _is_float(node: Any) -> bool:
 def _is_channels_last(value: torch.Tensor) -> bool:
     """Return whether channels come last in memory, as in all results of oneDNN."""
     return value.is_contiguous(memory_format=torch.channels_last)
+
+
+def pack_weights(pack: Pack, values: Mapping[int, torch.Tensor]) -> List[torch.Tensor]:
+    """Build the tensors of a pack."""
+    sources = [None if value is None else values[value] for value in pack.sources]
+    weight = sources[0]
+    assert weight is not None
+    if not pack.is_convolution:
+        num_rows = torch.Size(pack.input_size[:-1]).numel()
+        return [torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)]
+    _, bias, scale, shift, mean, variance = sources
+    if mean is not None and variance is not None:
+        factor = (variance.double() + pack.eps).rsqrt()
+        factor = factor if scale is None else factor * scale.double()
+        centered = mean.double().neg() if bias is None else bias.double() - mean.double()
+        shifted = centered * factor if shift is None else centered * factor + shift.double()
+        weight = (weight * factor.float().view(-1, 1, 1, 1)).contiguous(memory_format=torch.channels_last)
+        bias = shifted.float()
+        if not all(bool(torch.isfinite(one).all()) for one in (factor, weight, bias)):
+            raise PackingError("the batch norm has scales that are not finite")
+    elif bias is None:
+        bias = weight.new_zeros(len(weight))
+    if pack.is_winograd:
+        return [torch.ops.corewise.winograd_weight(weight), bias]
+    padding, stride, dilation, groups = pack.geometry
+    size = list(pack.input_size)
+    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, groups, size)
+    return [packed, bias]
