@@ -36,7 +36,7 @@ def test_a_study_whose_trials_were_all_skipped_measured_nothing(bench: Bench) ->
     mode: infer
     runtime: numpy
     axes: {args.operation: [copy, triad]}
-    fixed: {threads: 1, args.size_bytes: 4000000000000000}
+    fixed: {threads: 1, args.size_bytes: 2600000000000}
     """
     path = bench.write_study(study)
     for _ in range(2):

@@ -111,7 +111,7 @@ def test_a_default_that_prints_nan_is_rejected(make: Make) -> None:
 
 def test_a_missing_file_is_reported_with_the_folder_and_the_remedy(make: Make, tmp_path: Path) -> None:
     with pytest.raises(Rejection, match=f"private mirror of {tmp_path}.*--workdir here"):
-        make("open('../data.txt')").enter(DEFAULT, 60.0)
+        make("open('../../data.txt')").enter(DEFAULT, 60.0)
 
 
 def test_files_of_the_user_are_read_by_relative_paths_and_never_changed(make: Make, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_mirror_has_copies_of_small_files_and_links_to_large_ones(folder: Path
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     tree = scan_folder(folder, folder / "corewise-store")
-    tree.build_mirror(mirror)
+    mirror = tree.build_mirror(mirror)
     assert sorted(os.listdir(mirror)) == [".git", "data", "env", "train.py"]
     assert not (mirror / "data").is_symlink()
     assert not (mirror / "data" / "small.txt").is_symlink()
@@ -53,7 +53,17 @@ def test_a_folder_with_many_files_is_linked_as_a_whole(
         write(folder / "images" / "train" / f"{number}.png")
     tree = scan_folder(folder, folder / "corewise-store")
     assert tree.visible_shared == [Path("images")]
-    assert Path("data") in tree.folders
+    assert Path("user/data") in tree.folders
+
+
+def test_neighbours_of_the_folder_are_found_from_it(folder: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data" / "input.txt")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    start = scan_folder(folder, folder / "corewise-store").build_mirror(mirror)
+    assert (start / "../data/input.txt").read_text() == "x"
+    (start / "../data/input.txt").write_text("private")
+    assert (tmp_path / "data" / "input.txt").read_text() == "x"
 
 
 def test_a_guarded_file_is_not_written(folder: Path) -> None:

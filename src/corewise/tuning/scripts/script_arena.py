@@ -63,7 +63,7 @@ class ScriptArena:
         folder.mkdir(parents=True)
         # The folder of the arena is two levels below the store.
         self.tree = scan_folder(script.folder, folder.parent.parent) if script.workdir is None else None
-        self.guard = FileGuard([script.folder / each for each in self.tree.linked] if self.tree else ())
+        self.guard = FileGuard([self.tree.folder / each for each in self.tree.linked] if self.tree else ())
         self._numbers = itertools.count()
         self.alive: list[ScriptEntrant] = []
         # The last lines of starts that failed, by reason.

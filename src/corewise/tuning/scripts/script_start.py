@@ -65,7 +65,7 @@ class ScriptStart:
         if script.workdir is None:
             work.mkdir()
             if tree is not None:
-                tree.build_mirror(work)
+                work = tree.build_mirror(work)
         env = {**os.environ, PROGRESS_FILE: str(folder / "progress"), "PYTHONUNBUFFERED": "1"}
         if work != script.folder:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(script.folder), os.environ.get("PYTHONPATH"))))
@@ -181,7 +181,7 @@ class ScriptStart:
             return ""
         where = self.script.workdir or f"a private mirror of {self.script.folder}"
         return (
-            f"\nEach start runs in {where}. Paths that lead out of it, such as ../data, are not found from there: "
+            f"\nEach start runs in {where}. Paths that lead out of it, such as ../../data, are not found from there: "
             "--workdir here runs the script in your folder, --workdir DIR in another one."
         )
 

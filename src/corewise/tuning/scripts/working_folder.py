@@ -1,7 +1,7 @@
 """The folder in which a start of a script runs: a private mirror of the user's folder, or a real folder.
 
-In a private mirror the script finds all files by their usual relative paths. What it writes stays private:
-folders are real, and small files are copies. Large files are links to the user's files. A lease of the kernel
+In a private mirror the script finds all files by their usual relative paths, also ../data. What it writes stays
+private: folders are real, and small files are copies. Large files are links to the user's files. A lease of the kernel
 guards each of them: who opens it for writing has to wait, and the start is ended before the file changes.
 """
 
@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ PRIVATE, HERE = "private", "here"
 MAX_COPIED_BYTES, MAX_TOTAL_BYTES = 1024**2, 64 * 1024**2
 # A folder with more files than this, such as a data set, is linked as a whole. The mirror has a limit too.
 MAX_FOLDER_FILES, MAX_FILES = 1000, 3000
+# The neighbours of the user's folder are mirrored too, up to this number of files beyond those of the folder.
+MAX_NEIGHBOUR_FILES = 500
 MAX_GUARDED = 500
 # The number of fcntl's F_SETSIG on Linux, which the module does not export.
 _F_SETSIG = 10
@@ -31,25 +34,29 @@ class FolderTree:
     """What a mirror of a folder holds, as relative paths.
 
     Attributes:
+        start: The folder of the user within the mirrored folder, which may be its parent.
         copied: Small files, which each start gets for itself.
         linked: Large files of the user.
         shared: Folders that are linked as a whole: what a start writes there is not private.
     """
 
     folder: Path
+    start: Path = Path()
     folders: list[Path] = field(default_factory=list)
     copied: list[Path] = field(default_factory=list)
     linked: list[Path] = field(default_factory=list)
     shared: list[Path] = field(default_factory=list)
     num_bytes: int = 0
+    max_files: int = MAX_FILES
 
     @property
     def visible_shared(self) -> list[Path]:
-        """The shared folders that a script may use for data; hidden ones and environments are left out."""
-        return [each for each in self.shared if not each.name.startswith(".") and not self._is_environment(each)]
+        """The shared folders in the user's folder; hidden ones and environments are left out."""
+        inside = [each for each in self.shared if each.is_relative_to(self.start) and each.name[0] != "."]
+        return [each.relative_to(self.start) for each in inside if not self._is_environment(each)]
 
-    def build_mirror(self, target: Path) -> None:
-        """Create the mirror in an empty folder."""
+    def build_mirror(self, target: Path) -> Path:
+        """Create the mirror in an empty folder; return the folder in which the script starts."""
         for each in self.folders:
             (target / each).mkdir()
         for each in self.copied:
@@ -58,12 +65,13 @@ class FolderTree:
                 shutil.copy2(self.folder / each, target / each)
         for each in (*self.linked, *self.shared):
             (target / each).symlink_to(self.folder / each)
+        return target / self.start
 
     def add_folder(self, relative: Path, skipped: Path) -> None:
-        """Add the entries of a folder."""
+        """Add the entries of a folder, except the path to skip and what is already there."""
         for entry in sorted(_list_entries(self.folder / relative), key=lambda each: each.name):
             path = relative / entry.name
-            if Path(entry.path) == skipped:
+            if Path(entry.path) == skipped or path in self.folders:
                 continue
             if entry.is_dir():
                 is_whole = entry.is_symlink() or entry.name.startswith(".") or self._is_environment(path)
@@ -92,13 +100,21 @@ class FolderTree:
         return (self.folder / path / "pyvenv.cfg").exists()
 
     def _has_room(self, path: Path) -> bool:
-        num_left = MAX_FILES - len(self.copied) - len(self.linked) - len(self.folders)
+        num_left = self.max_files - len(self.copied) - len(self.linked) - len(self.folders)
         return _count_files(self.folder / path, MAX_FOLDER_FILES + 1) <= min(MAX_FOLDER_FILES, num_left)
 
 
 def scan_folder(folder: Path, skipped: Path) -> FolderTree:
-    """Plan the mirror of a folder, without the path to skip (the store, which holds the mirrors)."""
-    tree = FolderTree(folder)
+    """Plan the mirror of a folder and its neighbours, without the path to skip (the store with the mirrors)."""
+    parent = folder.parent
+    is_large = _count_files(parent, MAX_FOLDER_FILES, depth=1) >= MAX_FOLDER_FILES
+    if parent in (folder, Path(parent.anchor), Path.home(), Path(tempfile.gettempdir())) or is_large:
+        tree = FolderTree(folder)
+        tree.add_folder(Path(), skipped)
+        return tree
+    tree = FolderTree(parent, Path(folder.name), [Path(folder.name)])
+    tree.add_folder(tree.start, skipped)
+    tree.max_files = len(tree.copied) + len(tree.linked) + len(tree.folders) + MAX_NEIGHBOUR_FILES
     tree.add_folder(Path(), skipped)
     return tree
 
@@ -169,13 +185,13 @@ def _list_entries(folder: Path) -> "Iterator[os.DirEntry[str]]":
         yield from entries
 
 
-def _count_files(folder: Path, limit: int) -> int:
-    """Count the files and folders below a folder, up to a limit."""
+def _count_files(folder: Path, limit: int, depth: int = 0) -> int:
+    """Count the files and folders below a folder, up to a limit; with depth 1, only its own entries."""
     num, folders = 0, [folder]
     while folders and num < limit:
         for entry in _list_entries(folders.pop()):
             num += 1
-            if entry.is_dir(follow_symlinks=False):
+            if depth != 1 and entry.is_dir(follow_symlinks=False):
                 folders.append(Path(entry.path))
             if num >= limit:
                 break
