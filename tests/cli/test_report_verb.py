@@ -121,3 +121,13 @@ def test_a_page_that_exists_is_replaced_in_one_step(store: Path, tmp_path: Path)
 def test_the_real_store_is_reported(tmp_path: Path) -> None:
     report("--store", REAL_STORE, "-o", tmp_path / "real.html")
     assert (tmp_path / "real.html").stat().st_size < 5_000_000
+
+
+def test_a_store_without_records_is_reported_with_code_1(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store")
+    done = run.invoke(APP, ["report", "--store", str(store), "-o", str(tmp_path / "out.html")])
+    assert done.exit_code == 1
+    assert "nothing was measured: There are no records yet. Run a study with" in done.stderr
+    assert "nothing measured yet" in (tmp_path / "out.html").read_text()
+    done = run.invoke(APP, ["report", "--store", str(store), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["studies"]) == (1, [])

@@ -27,3 +27,20 @@ def test_the_summary_explains_how_to_retry_failures_and_quotes_the_store(bench: 
     assert "1 ok, 1 failed, 0 skipped" in done.stdout
     assert "corewise show --store 'my store'" in done.stdout
     assert "add --retry-failed" in done.stdout
+
+
+def test_a_study_whose_trials_were_all_skipped_measured_nothing(bench: Bench) -> None:
+    study = """
+    question: Is there room?
+    workload: stream
+    mode: infer
+    runtime: numpy
+    axes: {args.operation: [copy, triad]}
+    fixed: {threads: 1, args.size_bytes: 2600000000000}
+    """
+    path = bench.write_study(study)
+    for _ in range(2):
+        done = bench.run("run", path)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "nothing was measured: all 2 trials of the study were skipped:" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -103,6 +103,140 @@ def test_a_script_that_cannot_be_tuned_is_reported_with_code_2(
     assert "Traceback" not in done.stderr
 
 
+def test_a_unit_that_contradicts_its_option_is_refused_before_anything_runs(bench: Bench) -> None:
+    done = tune(bench, "print", options=("--throughput", "time {}ms"))
+    assert done.returncode == 2
+    assert "is a time (ms)" in done.stderr
+    assert "--step-time 'time {}ms'" in done.stderr
+    done = tune(bench, "print", options=("--throughput", "{} img/s", "--step-time", "time {}ms"))
+    assert done.returncode == 2
+    assert "not both" in done.stderr
+
+
+def test_a_script_whose_other_settings_all_fail_is_not_called_equal(bench: Bench) -> None:
+    bench.write_factory(
+        """
+        import itertools, os, sys, time
+        if "COREWISE_RANK" in os.environ:
+            print("reading the configuration", file=sys.stderr)
+            sys.exit("this works only without a launcher")
+        for i in itertools.count():
+            time.sleep(0.01)
+            print(f"iter {i}: loss 4.2, time 10.00ms, mfu 3.10%")
+        """,
+        "fails.py",
+    )
+    done = bench.run("tune", "--budget", "60s", "--", sys.executable, "fails.py", before=SHORT_SEARCH)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Nothing could be compared" in done.stdout
+    assert "No difference" not in done.stdout
+    # The last lines show the reason.
+    assert "| reading the configuration" in done.stdout
+    assert "| this works only without a launcher" in done.stdout
+    assert not (bench.folder / "tuned.yaml").exists()
+
+
+PRINTERS = {
+    "nanoGPT (time per iteration)": 'print(f"iter {i}: loss 4.2, time {1000 * pause_s:.2f}ms, mfu 3.10%")',
+    "ms/batch": 'print(f"| epoch 1 | {i}/ 2983 batches | lr 20.00 | ms/batch {1000 * pause_s:5.2f} | loss 5.43")',
+    "tqdm progress bar 'Epoch #'": "bar.update(1)",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nanoGPT (time per iteration)",
+        pytest.param("ms/batch", marks=pytest.mark.slow),
+        pytest.param("tqdm progress bar 'Epoch #'", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_that_prints_times_is_tuned_as_it_is(bench: Bench, name: str) -> None:
+    """It reads files by relative paths, starts distributed training if RANK is set, and saves a checkpoint."""
+    (bench.folder / "data").mkdir()
+    (bench.folder / "data" / "input.txt").write_text("0.03")
+    bench.write_factory(
+        f"""
+        import itertools, os, time
+        assert "RANK" not in os.environ and "WORLD_SIZE" not in os.environ
+        pause_s = 0.005 if {HAS_QUICKER} else float(open("data/input.txt").read())
+        os.makedirs("out", exist_ok=True)
+        if {name.startswith("tqdm")}:
+            import tqdm
+            bar = tqdm.tqdm(desc="Epoch 1", total=1000000)
+        for i in itertools.count():
+            time.sleep(pause_s)
+            open("out/ckpt.pt", "w").write(str(i))
+            {PRINTERS[name]}
+        """,
+        "train.py",
+    )
+    fixed = [part for each in FIXED for part in ("--set", each)]
+    command = ("tune", "--budget", "100s", "--json", *fixed, "--", sys.executable, "train.py")
+    done = bench.run(*command, before=SHORT_SEARCH)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["best"]["params"]["allocator"] == QUICKER
+    assert result["speedup"] > 1.5
+    assert (result["unit"], result["throughput_source"]) == ("steps/s", name)
+    assert sorted(each.name for each in bench.folder.iterdir()) == ["corewise-store", "data", "train.py", "tuned.yaml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_real_keras_is_recognised(bench: Bench, verbose: int) -> None:
+    pytest.importorskip("keras")
+    bench.write_factory(
+        f"""
+        import os
+        os.environ["KERAS_BACKEND"] = "torch"
+        import keras, numpy
+        model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(2)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        inputs = numpy.random.default_rng(0).random((640, 20), dtype="float32")
+        model.fit(inputs, (inputs.sum(1) > 10).astype("int64"), epochs=100000, verbose={verbose}, batch_size=32)
+        """,
+        "train.py",
+    )
+    result = tune_once(bench)
+    assert result["throughput_source"] == ("Keras progress bar" if verbose == 1 else "Keras line per epoch")
+    assert result["unit"] == "steps/s"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_steps", "has_bar"), [(1000000, True), (20, False)])
+def test_the_real_trainer_of_transformers_is_recognised(bench: Bench, num_steps: int, has_bar: bool) -> None:
+    for module in ("transformers", "accelerate"):
+        pytest.importorskip(module)
+    bench.write_factory(
+        f"""
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=100, n_positions=64))
+        tokens = torch.randint(0, 100, (64, 32))
+        data = [{{"input_ids": each, "labels": each}} for each in tokens]
+        arguments = TrainingArguments(
+            "out", max_steps={num_steps}, per_device_train_batch_size=4, logging_steps=20, report_to=[], use_cpu=True,
+            save_strategy="no", disable_tqdm={not has_bar},
+        )
+        Trainer(model, arguments, train_dataset=data).train()
+        """,
+        "train.py",
+    )
+    result = tune_once(bench)
+    assert ("tqdm" if has_bar else "train_samples_per_second") in result["throughput_source"]
+    assert result["unit"] == ("steps/s" if has_bar else "samples/s")
+
+
+def tune_once(bench: Bench) -> Any:
+    """Tune with one other setting, and return the result."""
+    fixed = [part for each in FIXED for part in ("--set", each)]
+    command = ("tune", "--budget", "200s", "--json", *fixed, "--", sys.executable, "train.py")
+    done = bench.run(*command, before=SHORT_SEARCH, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
 def test_a_command_that_does_not_exist_is_reported(bench: Bench) -> None:
     done = bench.run("tune", "--budget", "10s", "--", "./no-such-program")
     assert done.returncode == 2
@@ -113,9 +247,9 @@ def test_a_command_that_does_not_exist_is_reported(bench: Bench) -> None:
 def test_a_command_that_starts_to_fail_is_reported_and_not_called_equal(bench: Bench) -> None:
     """The fifth start, during the race of the second setting, and all later ones fail."""
     bench.write_factory(
-        """
+        f"""
         import pathlib, sys
-        count = pathlib.Path(__file__).with_name("count")
+        count = pathlib.Path({str(bench.folder / "count")!r})
         count.write_text(count.read_text() + "." if count.exists() else ".")
         sys.exit("the disk is full" if len(count.read_text()) > 4 else 0)
         """,

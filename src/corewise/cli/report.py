@@ -2,9 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from corewise.cli.exit_codes import SOME_FAILED
+
+if TYPE_CHECKING:
+    from corewise.report.report_model import Report
 
 
 def report(
@@ -36,6 +41,7 @@ def report(
     """Write a report: question, answer, charts, tables and methods.
 
     The page is one file that needs no network. Several stores are shown next to each other.
+    Exit codes: 0 done, 1 the stores hold no records, 2 an error in the command.
 
     Examples:
 
@@ -71,16 +77,25 @@ def report(
         import orjson
 
         sys.stdout.buffer.write(orjson.dumps(made, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS))
+        _require_records(made)
         return
     from corewise.report.page import write_page
 
     print_progress("writing the page …")
     write_page(made, output)
     print(f"report written to {output}", file=sys.stderr)
+    _require_records(made)
     if open_page:
         import webbrowser
 
         webbrowser.open(output.resolve().as_uri())
+
+
+def _require_records(made: "Report") -> None:
+    """Print a message and exit with 1 if there was nothing to report; the page says so too."""
+    if not made.studies:
+        print(f"corewise: nothing was measured: {' '.join(made.summary)}", file=sys.stderr)
+        raise typer.Exit(SOME_FAILED)
 
 
 def check_output(output: Path) -> None:

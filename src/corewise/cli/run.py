@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,7 @@ def run(
 ) -> None:
     """Run a study and store its records; resume where an earlier run stopped.
 
-    Exit codes: 0 done, 1 some trials failed, 2 an error in the study or the command, 130
+    Exit codes: 0 done, 1 some trials failed or all were skipped, 2 an error in the study or the command, 130
     interrupted, 129 terminal closed.
 
     Examples:
@@ -96,6 +97,13 @@ def run(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
             )
             raise typer.Exit(compute_exit_code()) from None
+    skip_reasons = _list_skip_reasons(made, record_store)
+    if skip_reasons:
+        print(
+            f"corewise: nothing was measured: all {sum(skip_reasons.values())} trials of the study were skipped:\n"
+            + "\n".join(f"  {num} × {reason}" for reason, num in skip_reasons.items()),
+            file=sys.stderr,
+        )
     if as_json:
         print(json.dumps({"store": str(store), **outcome.to_json()}))
     elif not quiet:
@@ -106,8 +114,19 @@ def run(
             print("Failed trials are not retried automatically: fix the cause, then add --retry-failed.")
         if page is not None:
             print(f"Report: {page}")
-    if outcome.num_failed:
+    if outcome.num_failed or skip_reasons:
         raise typer.Exit(SOME_FAILED)
+
+
+def _list_skip_reasons(made: "Plan", record_store: "Store") -> dict[str, int]:
+    """Count the reasons if every trial of the study was skipped, now or earlier; empty if one was measured."""
+    from corewise.store.brief_records import extract_brief
+
+    planned_ids = {trial.trial_id for trial in made.trials}
+    records = [each for each in record_store.read_records(extract_brief).records if each.trial_id in planned_ids]
+    if any(each.status != "skipped" for each in records):
+        return {}
+    return dict(Counter(each.reason for each in records).most_common())
 
 
 @contextmanager

@@ -40,6 +40,7 @@ def tune(
     step_time: options.StepTime = None,
     check: options.Check = None,
     distributed: options.Distributed = False,
+    workdir: options.Workdir = "private",
     again: options.Again = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -97,6 +98,7 @@ def tune(
                 step_time=step_time,
                 check=check,
                 distributed=distributed,
+                workdir=workdir,
                 again=again,
                 follower=follower,
             )

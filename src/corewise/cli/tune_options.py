@@ -52,4 +52,13 @@ Check = Annotated[
 Distributed = Annotated[
     bool, Option("--distributed", help="Scripts only: try several processes; needs {batch_per_rank}.")
 ]
+Workdir = Annotated[
+    str,
+    Option(
+        "--workdir",
+        metavar="private|here|DIR",
+        help="Scripts only: where starts run. private: each in a mirror of this folder, so that outputs do not "
+        "collide; here: all in this folder; DIR: all there.",
+    ),
+]
 Again = Annotated[bool, Option("--again", help="Discard earlier results for this question.")]

@@ -17,6 +17,7 @@ from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_question import build_script_tunable
 from corewise.tuning.scripts.script_session import ScriptTuning, build_script_tuned_file
 from corewise.tuning.scripts.throughput_parser import ANY_NUMBER, RatePattern, read_pattern, read_rate_pattern
+from corewise.tuning.scripts.working_folder import HERE, PRIVATE
 from corewise.tuning.session import Follower, Tuning
 
 
@@ -40,6 +41,7 @@ def tune(
     step_time: str | None = None,
     check: str | None = None,
     distributed: bool = False,
+    workdir: str | Path = PRIVATE,
     again: bool = False,
     quiet: bool = False,
     follower: Follower | None = None,
@@ -60,7 +62,7 @@ def tune(
         report: Where to write an HTML report.
         environment: Variables for every start; they are written into the tuned file.
         trust_environment: Whether `environment` may hold variables that can load code, such as PYTHONPATH.
-        throughput, step_time, check, distributed: Scripts only; see `corewise tune --help`.
+        throughput, step_time, check, distributed, workdir: Scripts only; see `corewise tune --help`.
         again: Whether to discard what earlier calls found.
 
     Returns:
@@ -89,7 +91,7 @@ def tune(
         check_classes(allow)
         rate = _read_rate_option(throughput, step_time)
         numbers = None if check is None else read_pattern(check, "--check", ANY_NUMBER)
-        script = Script(tuple(subject), Path.cwd(), rate, batch, numbers)
+        script = Script(tuple(subject), Path.cwd(), rate, batch, numbers, workdir=_find_workdir(workdir))
         script_tunable = build_script_tunable(
             script, validate_values(values), distributed=distributed, allow=tuple(allow)
         )
@@ -97,9 +99,10 @@ def tune(
         with follower_context as active_follower:
             script_run = ScriptTuning(script_tunable, opened_store, active_follower, budget_s=budget_s, again=again).run
             return files.run_and_write(script_run, lambda result: build_script_tuned_file(script_tunable, result))
-    if throughput is not None or step_time is not None or check is not None or distributed:
+    if distributed or str(workdir) != PRIVATE or any(each is not None for each in (throughput, step_time, check)):
         raise UserError(
-            "--throughput, --step-time, --check and --distributed are for scripts: corewise tune -- python train.py"
+            "--throughput, --step-time, --check, --distributed and --workdir are for scripts: "
+            "corewise tune -- python train.py"
         )
     question = build_question(
         subject,
@@ -124,6 +127,19 @@ def _read_rate_option(throughput: str | None, step_time: str | None) -> RatePatt
     if step_time is not None:
         return read_rate_pattern(step_time, "--step-time")
     return None if throughput is None else read_rate_pattern(throughput)
+
+
+def _find_workdir(workdir: str | Path) -> Path | None:
+    """Return the folder of all starts; None if each start has a private one."""
+    if str(workdir) in (PRIVATE, HERE):
+        return None if str(workdir) == PRIVATE else Path.cwd()
+    folder = Path(workdir).absolute()
+    if not folder.is_dir():
+        raise UserError(
+            f"--workdir {workdir}: there is no such folder. Create it, or write private (a mirror of this folder for "
+            "each start) or here (this folder)"
+        )
+    return folder
 
 
 def check_call(subject: Any, *, batch: Any, allow: Any, fixed: Any, args: Any) -> None:

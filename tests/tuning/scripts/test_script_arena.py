@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from corewise.errors import UserError
 from corewise.tuning.scripts import script_arena
 from corewise.tuning.scripts.script_arena import SamplingMethod, ScriptArena
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.throughput_parser import read_rate_pattern
+from corewise.tuning.scripts.working_folder import MAX_COPIED_BYTES
 from corewise.tuning.search.arena import Rejection
 from corewise.tuning.search.setting_space import Knob, Space
 
@@ -107,9 +109,42 @@ def test_a_default_that_prints_nan_is_rejected(make: Make) -> None:
         make("print('9 img/s')\nprint('loss nan')", "(.*) img/s", "loss (.*)").enter(DEFAULT, 60.0)
 
 
-def test_a_missing_file_is_reported_with_the_folder(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(Rejection, match=f"in a new folder, not in {tmp_path}"):
-        make("open('data.txt')").enter(DEFAULT, 60.0)
+def test_a_missing_file_is_reported_with_the_folder_and_the_remedy(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(Rejection, match=f"private mirror of {tmp_path}.*--workdir here"):
+        make("open('../../data.txt')").enter(DEFAULT, 60.0)
+
+
+def test_files_of_the_user_are_read_by_relative_paths_and_never_changed(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "input.txt").write_text("from the user")
+    body = """
+assert open("data/input.txt").read() == "from the user"
+for name in ("data/input.txt", "data/new.txt", "model.pt"):
+    open(name, "w").write("from a start")
+"""
+    arena = make(body)
+    for setting in (DEFAULT, OTHER):
+        arena.enter(setting, 60.0).sample()
+    assert (tmp_path / "data" / "input.txt").read_text() == "from the user"
+    assert [each.name for each in (tmp_path / "data").iterdir()] == ["input.txt"]
+    assert not (tmp_path / "model.pt").exists()
+
+
+def test_a_start_that_overwrites_a_large_file_is_ended_before_it_changes(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"x" * (MAX_COPIED_BYTES + 1))
+    arena = make("assert open('model.pt').read(1) == 'x'\nopen('model.pt', 'w').write('lost')")
+    with pytest.raises(UserError, match=r"model\.pt for writing.*before the file changed.*--workdir here"):
+        arena.enter(DEFAULT, 60.0)
+    arena.close()
+    assert (tmp_path / "model.pt").stat().st_size == MAX_COPIED_BYTES + 1
+
+
+def test_starts_may_run_in_the_folder_of_the_user(make: Make, tmp_path: Path) -> None:
+    arena = make("open('made', 'a').write('x')")
+    arena.script = replace(arena.script, workdir=tmp_path)
+    for _ in range(2):
+        arena.start_script(DEFAULT).process.wait(60.0)
+    assert (tmp_path / "made").read_text() == "xx"
 
 
 def test_a_script_may_use_the_names_of_our_files(make: Make) -> None:

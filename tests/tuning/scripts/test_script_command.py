@@ -23,9 +23,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_paths_of_existing_files_become_absolute_and_others_stay(folder: Path) -> None:
+def test_a_command_stays_as_typed_in_a_mirror_unless_a_path_leads_out_of_it(folder: Path) -> None:
+    inside = ("python", "train.py", "--data=data.txt", "./out/../data.txt", "--to", "new")
+    assert Script(inside, folder).build_command({}, is_default=True) == list(inside)
+    outside = ("python", "../train.py", "--data=../data.txt", "../new")
+    started = Script(outside, folder / "out").build_command({}, is_default=True)
+    assert started == ["python", f"{folder}/out/../train.py", f"--data={folder}/out/../data.txt", "../new"]
+
+
+def test_a_command_stays_as_typed_in_the_users_folder(folder: Path) -> None:
+    command = ("python", "../train.py", "--data=data.txt")
+    assert Script(command, folder / "out", workdir=folder / "out").build_command({}, is_default=True) == list(command)
+
+
+def test_paths_of_existing_files_become_absolute_in_another_folder(folder: Path) -> None:
     command = ("python", "train.py", "--data=data.txt", "--lr=0.1", "--to", "new", "-m", "package")
-    started = Script(command, folder).build_command({}, is_default=True)
+    started = Script(command, folder, workdir=folder / "out").build_command({}, is_default=True)
     assert started == [
         *("python", str(folder / "train.py"), f"--data={folder / 'data.txt'}", "--lr=0.1", "--to", "new"),
         *("-m", "package"),
@@ -55,8 +68,9 @@ def test_a_missing_script_is_reported_with_the_users_folder(folder: Path, monkey
 
 
 def test_folders_that_the_command_names_are_listed(folder: Path) -> None:
-    command = ("python", "-m", "package", "--out=out", "data.txt")
-    assert Script(command, folder).list_shared_folders() == ["out"]
+    command = ("python", "-m", "package", "--out=out", f"--to={folder}/out", "data.txt")
+    assert Script(command, folder).list_shared_folders() == [f"{folder}/out"]
+    assert Script(command, folder, workdir=folder.parent).list_shared_folders() == ["out", f"{folder}/out"]
 
 
 def test_the_default_has_no_loader_workers_but_those_of_its_command(folder: Path) -> None:

@@ -16,6 +16,7 @@ from corewise.tuning.scripts.rate_units import Unit
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_start import ScriptStart
 from corewise.tuning.scripts.throughput_parser import MIN_REPORTS, count_per_process
+from corewise.tuning.scripts.working_folder import FileGuard, scan_folder
 from corewise.tuning.search.arena import Rejection, Sampling
 from corewise.tuning.search.setting_space import Setting, Space
 
@@ -60,6 +61,9 @@ class ScriptArena:
         self.reference = ReferenceNumbers()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        # The folder of the arena is two levels below the store.
+        self.tree = scan_folder(script.folder, folder.parent.parent) if script.workdir is None else None
+        self.guard = FileGuard([self.tree.folder / each for each in self.tree.linked] if self.tree else ())
         self._numbers = itertools.count()
         self.alive: list[ScriptEntrant] = []
         # The last lines of starts that failed, by reason.
@@ -124,6 +128,7 @@ class ScriptArena:
             self.space.build_params(setting),
             folder,
             is_default=setting == self.space.default,
+            tree=self.tree,
             source=self.source,
             detects=not self.is_settled,
         )
@@ -137,9 +142,15 @@ class ScriptArena:
             self.unit = start.rates.unit
             self.resolution = max(self.resolution, start.rates.resolution)
 
+    def wait_shortly(self) -> None:
+        """Wait before the next look at a start; raise UserError if it wants to write a file of the user."""
+        time.sleep(POLL_INTERVAL_S)
+        self.guard.require_unchanged()
+
     def close(self) -> None:
         for entrant in list(self.alive):
             entrant.leave()
+        self.guard.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -196,7 +207,7 @@ class ScriptEntrant:
                 start.require_good_end()
                 start.has_numbers()
                 break
-            time.sleep(POLL_INTERVAL_S)
+            self.arena.wait_shortly()
         if not start.numbers:
             raise Rejection("check", f"it printed nothing that matches --check{start.format_last_line()}")
         require_finite(start.numbers)
@@ -211,7 +222,7 @@ class ScriptEntrant:
         wanted = min(NUM_COMPARED, len(self.arena.reference.numbers))
         start.process.resume()
         while not start.has_numbers(wanted) and not start.process.has_ended and time.monotonic() < until:
-            time.sleep(POLL_INTERVAL_S)
+            self.arena.wait_shortly()
         start.process.suspend()
         return self._judge_numbers(start)
 
@@ -223,6 +234,7 @@ class ScriptEntrant:
     def _end(self) -> None:
         if self.current is not None:
             self.current.end()
+            self.arena.guard.require_unwritten()
             if self.current.leftovers:
                 self.arena.leftovers[self.setting] = self.current.leftovers
             self.current = None
@@ -246,7 +258,7 @@ class ScriptEntrant:
                     ("check", "nothing that matches --check") if start.progress else ("timeout", start.missing_progress)
                 )
                 raise Rejection(category, f"{problem} within {self.limit_s:.0f} s; killed{start.format_last_line()}")
-            time.sleep(POLL_INTERVAL_S)
+            self.arena.wait_shortly()
 
     def _choose_method(self, start: ScriptStart) -> None:
         """Switch to whole runs, because the script ended before it could be sampled."""
@@ -351,7 +363,7 @@ class ScriptEntrant:
                 raise Rejection(
                     "timeout", f"{start.missing_progress} within {self.limit_s:.0f} s; killed{start.format_last_line()}"
                 )
-            time.sleep(POLL_INTERVAL_S)
+            self.arena.wait_shortly()
         return progress
 
     def _sample_fresh_start(self) -> Sampling:
@@ -371,7 +383,8 @@ class ScriptEntrant:
         start = self._start()
         until = time.monotonic() + self.limit_s
         # Counters have no time of their own, so the output is read while it grows.
-        while not start.process.wait(POLL_INTERVAL_S):
+        while not start.process.has_ended:
+            self.arena.wait_shortly()
             start.read_progress()
             if time.monotonic() > until:
                 raise Rejection(

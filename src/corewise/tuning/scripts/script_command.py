@@ -1,5 +1,6 @@
 """The command of a script as it was typed, and the commands that start it with other settings."""
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ class Script:
         check: Finds a number in its output that must match the default.
         default_is_launched: True if a fixed value makes even the default need the launcher.
         is_distributed: True if several processes are tried.
+        workdir: The folder in which all starts run; None if each start has a private mirror of `folder`.
     """
 
     command: tuple[str, ...]
@@ -33,6 +35,7 @@ class Script:
     check: re.Pattern[str] | None = None
     default_is_launched: bool = False
     is_distributed: bool = False
+    workdir: Path | None = None
 
     def fill_placeholders(self, params: Mapping[str, Any]) -> list[str]:
         """Return the command with its placeholders filled in."""
@@ -86,18 +89,25 @@ class Script:
         return file if is_file and not (self.folder / file).exists() else ""
 
     def list_shared_folders(self) -> list[str]:
-        """List the folders that the command names, which all starts share."""
+        """List the folders that the command names and that all starts share."""
         paths = [self._split_path(i, argument)[1] for i, argument in enumerate(self.command) if i]
-        return [each for each in dict.fromkeys(paths) if each and (self.folder / each).is_dir()]
+        shared = [each for each in dict.fromkeys(paths) if each and (self.folder / each).is_dir()]
+        return [each for each in shared if self._is_resolved(each) or each.startswith("/")]
 
     def _resolve_paths(self, command: Sequence[str]) -> list[str]:
-        """Make paths of existing files absolute, because each start has a new working folder."""
+        """Make paths of existing files absolute if they would not be found from the working folder."""
         resolved = []
         for place, argument in enumerate(command):
             option, path = self._split_path(place, argument, command)
-            exists = path and not path.startswith("/") and (self.folder / path).exists()
+            exists = path and self._is_resolved(path) and (self.folder / path).exists()
             resolved.append(f"{option}{self.folder / path}" if exists else argument)
         return resolved
+
+    def _is_resolved(self, path: str) -> bool:
+        """Return whether a relative path is made absolute: always elsewhere, for a mirror if it leads out of it."""
+        if path.startswith("/") or self.workdir == self.folder:
+            return False
+        return self.workdir is not None or os.path.normpath(path).split("/")[0] == ".."
 
     def _split_path(self, place: int, argument: str, command: Sequence[str] = ()) -> tuple[str, str]:
         """Split an argument into its option and the part that may name a file, either may be empty."""

@@ -74,6 +74,7 @@ class ScriptTunable:
         rate, check = self.script.rate, self.script.check
         patterns = [rate and [rate.pattern.pattern, rate.wants_time], check and check.pattern]
         asked = [self.script.command, str(self.script.folder), *patterns]
+        asked += [f"in {self.script.workdir}"] if self.script.workdir else []
         asked += ["launched"] if self.script.default_is_launched else []
         parts = [asked, sources, self.host.class_hash, shape, dict(self.space.base), knobs]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -63,7 +63,7 @@ RUNS = "runs/s"
 CHECK_SHARE = 0.1
 # Rejections that a later call tries again.
 TRANSIENT = ("timeout", "exit", "error", NOT_NOW)
-SHARED = "all starts share the folder {}, which the command names: files that one start writes affect others"
+SHARED = "all starts share the folder {}: files that one start writes there affect others"
 
 
 class ScriptTuning:
@@ -83,6 +83,7 @@ class ScriptTuning:
         self.state = SearchState(space.default)
         self.method = SamplingMethod.PAUSED
         self.unit, self.throughput_source = UNIT, ""
+        self.shared_folders: Sequence[str] = ()
         self.failure_lines: Mapping[str, Sequence[str]] = {}
         self.notes: list[str] = []
         self.cautions: list[str] = []
@@ -133,6 +134,7 @@ class ScriptTuning:
         """Keep how the script was sampled."""
         self.method, self.run_s, self.unit = arena.method, arena.run_s, self._name_unit(arena)
         self.throughput_source = arena.source.name if arena.source else ""
+        self.shared_folders = [str(each) for each in arena.tree.visible_shared] if arena.tree else []
 
     def _name_unit(self, arena: ScriptArena) -> str:
         """Name the unit of throughput; steps count as their samples if the batch is known."""
@@ -158,7 +160,11 @@ class ScriptTuning:
         script = self.tunable.script
         notes = self.notes if script.check is not None else [*self.notes, NOT_CHECKED]
         sampled = [NOTES[self.method]] if self.method in NOTES else []
-        return [*notes, *sampled, *(SHARED.format(name) for name in script.list_shared_folders())]
+        shared = [SHARED.format(f"{name}, which the command names") for name in script.list_shared_folders()]
+        shared += [SHARED.format(f"{name}, which has too many files for copies") for name in self.shared_folders]
+        if script.workdir is not None:
+            shared.append(f"all starts ran in {script.workdir}: files that one start writes affect others")
+        return [*notes, *sampled, *shared]
 
     def _search(self, arena: ScriptArena) -> None:
         known = [each for each in self.journal_state.judgements if each.setting != self.tunable.space.default]

@@ -17,6 +17,7 @@ from corewise.tuning.scripts.output_check import PrintedNumber
 from corewise.tuning.scripts.rate_source import FormatDetector, RateSource
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.throughput_parser import ESCAPES, LINE_ENDS, PrintedTexts, ProgressReader, compute_rate
+from corewise.tuning.scripts.working_folder import FolderTree
 from corewise.tuning.search.arena import Rejection
 
 TAIL_BYTES = 4000
@@ -41,6 +42,7 @@ class ScriptStart:
         folder: Path,
         *,
         is_default: bool,
+        tree: FolderTree | None = None,
         source: RateSource | None = None,
         detects: bool = False,
     ) -> None:
@@ -59,10 +61,14 @@ class ScriptStart:
         self.progress: list[Any] = []
         # The names of processes that it left behind, known after its end.
         self.leftovers: Sequence[str] = ()
-        work = folder / "work"
-        work.mkdir()
+        work = script.workdir or folder / "work"
+        if script.workdir is None:
+            work.mkdir()
+            if tree is not None:
+                work = tree.build_mirror(work)
         env = {**os.environ, PROGRESS_FILE: str(folder / "progress"), "PYTHONUNBUFFERED": "1"}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(script.folder), os.environ.get("PYTHONPATH"))))
+        if work != script.folder:
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(script.folder), os.environ.get("PYTHONPATH"))))
         env.update(script.build_environment(params))
         command = script.build_command(params, is_default)
         if not self.is_plain:
@@ -171,9 +177,12 @@ class ScriptStart:
     def _explain_missing_file(self) -> str:
         if not NO_FILE.search(self._read_tail()):
             return ""
+        if self.script.workdir == self.script.folder:
+            return ""
+        where = self.script.workdir or f"a private mirror of {self.script.folder}"
         return (
-            f"\nEach start runs in a new folder, not in {self.script.folder}. Open files by absolute path, "
-            "or name them in the command: existing files there, also --option=FILE, are made absolute."
+            f"\nEach start runs in {where}. Paths that lead out of it, such as ../../data, are not found from there: "
+            "--workdir here runs the script in your folder, --workdir DIR in another one."
         )
 
     def _read_tail(self) -> str:
