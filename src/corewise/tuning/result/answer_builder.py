@@ -60,6 +60,7 @@ class WinnerChoice:
         notes: Why other candidates were not chosen.
         is_undecided: The runs of a candidate are too noisy to decide.
         has_worse_latency: A candidate was faster, but with a worse latency.
+        disagreement: How race and fresh runs of the best setting disagree, if they do.
     """
 
     winner: Setting
@@ -67,6 +68,20 @@ class WinnerChoice:
     notes: tuple[str, ...] = ()
     is_undecided: bool = False
     has_worse_latency: bool = False
+    disagreement: str = ""
+
+    def resolve_disagreement(
+        self, disagreement: str, earlier: "WinnerChoice | None", default: Setting
+    ) -> "WinnerChoice":
+        """Return the choice if race and fresh runs disagree.
+
+        The winner stays only if fresh runs were repeated, and if both times the same setting won. Otherwise
+        nothing is recommended.
+        """
+        is_repeated = earlier is not None and earlier.winner == self.winner != default
+        if is_repeated:
+            return replace(self, disagreement=disagreement)
+        return replace(self, winner=default, against=None, disagreement=disagreement)
 
 
 def choose_winner(tunable: TuningTarget, state: SearchState, hand: Setting, confirmation: Confirmation) -> WinnerChoice:
@@ -80,7 +95,8 @@ def choose_winner(tunable: TuningTarget, state: SearchState, hand: Setting, conf
         compared = confirmation.compare(rival, default, num_comparisons=num_measured)
         text = tunable.space.describe(rival)
         if rival not in confirmation.records:
-            notes.append(f"{text} was not measured in fresh runs: the budget was used up")
+            if rival == state.best:
+                notes.append(f"{text} was not measured in fresh runs: the budget was used up")
         elif compared is None:
             notes.append(f"{text} failed in fresh processes: {confirmation.records[rival].reason}")
         elif compared.verdict != "faster":
@@ -146,6 +162,7 @@ def build_answer(
         finished=state.finished,
         is_undecided=choice is not None and choice.is_undecided,
         is_disturbed=is_disturbed,
+        disagreement=choice.disagreement if choice else "",
         has_worse_latency=(choice is not None and choice.has_worse_latency)
         or any(each.outcome == "latency" for each in state.judgements.values()),
         code=list_code_settings(space.build_params(winner)),

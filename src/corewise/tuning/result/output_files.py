@@ -69,7 +69,7 @@ class ResultFiles:
         if self.output is None:
             return result
         if result.found_nothing:
-            note = f"{self.output} was not written: nothing better than the default was found yet"
+            note = f"{self.output} was not written: nothing better than the default was found and confirmed yet"
             return replace(result, notes=(*result.notes, note))
         tuned, notes = build(result), result.notes
         replaced = _describe_replaced(self.output, tuned, is_confirmed=result.verdict != UNCONFIRMED)
