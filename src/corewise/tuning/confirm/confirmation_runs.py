@@ -38,6 +38,8 @@ RECOMPILE_FRACTION = 0.25
 # Fewer runs than this give no usable confidence interval.
 MIN_REFERENCE_RUNS = 3
 SHAPES_DIFFER = "the factory returns different shapes at every start"
+# With fewer runs, there is no time to repeat a disturbed one.
+MIN_RUNS_FOR_REPEATS = 5
 # Index into EFFORTS: the search leaves enough time for this effort.
 USUAL_EFFORT = 2
 
@@ -141,7 +143,7 @@ def build_protocols(effort: ConfirmationEffort, limit_s: float) -> dict[Role, Pr
         max_warmup_s=effort.warm_up_s,
         min_samples=effort.min_samples,
         min_sample_s=effort.sample_s,
-        max_repeats_disturbed=1,
+        max_repeats_disturbed=1 if effort.num_contender_runs >= MIN_RUNS_FOR_REPEATS else 0,
         timeout_s=limit_s,
     )
     protocols = {Role.CONTENDER: contender}
