@@ -1,10 +1,12 @@
 """Build the result of a tuning from its search and confirmation: winner, gain, and gain per knob."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from corewise.analysis.columns import get_run_rates
 from corewise.analysis.tuning_results import (
     FASTER,
     NO_DIFFERENCE,
@@ -207,7 +209,7 @@ class _ResultBuilder:
         return SettingResult(
             params=record.params,
             label=self.tunable.space.describe(setting),
-            throughput=metrics["samples_per_s"],
+            throughput=_compute_mean_rate(record),
             interval=(low, high) if low is not None and high is not None else None,
             latency_s=metrics["latency_p50_s"],
             memory_bytes=metrics.get("peak_memory_bytes", 0.0),
@@ -327,6 +329,12 @@ def _build_raced_setting(tunable: TuningTarget, judgement: Judgement, default: J
         check_error=judgement.check_error,
         reason=judgement.reason,
     )
+
+
+def _compute_mean_rate(record: Record) -> float:
+    """Compute the geometric mean of the runs: gains are ratios of these means, so figures and gains agree."""
+    rates = get_run_rates(record)
+    return statistics.geometric_mean(rates) if rates else record.metrics["samples_per_s"]
 
 
 def _find_peak_gpu_memory(record: Record) -> float:
