@@ -367,7 +367,7 @@ class Tuning:
         first: WinnerChoice | None = None
         if estimate_confirmation_s(EFFORTS[-1], contenders, [], starts_cold=False) <= self._left_s:
             self.follower.report_phase("disagree")
-            effort = choose_effort(self._left_s, contenders, [])
+            effort = choose_effort(self._left_s, contenders, [], EFFORTS)
             generation = f"{self.journal_state.since} again after {confirmation.records[space.default].trial_id}"
             again = self._run_fresh(roles, build_protocols(effort, max(MIN_RUN_LIMIT_S, self._left_s)), generation)
             if all(each in again.records for each in roles):
