@@ -74,10 +74,9 @@ class StoppedTuning(Tuning):
 
     def _confirm(self) -> Any:
         self._stop_in("confirm")
-        confirmation = Confirmation(
+        return Confirmation(
             {each: record(rate, disturbances=self.disturbances) for each, rate in ((DEFAULT, 1.0), (BEST, 2.0))}
         )
-        return confirmation, choose_winner(self.tunable, self.state, BEST, confirmation)
 
     def _start_commands(self, confirmation: Any, choice: Any) -> Any:
         self._stop_in("cold")

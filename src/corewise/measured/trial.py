@@ -77,6 +77,10 @@ class Trial:
     code_versions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # A new generation repeats a measurement that has a record already. It only changes the trial's id.
     generation: str = ""
+    # What the user's file imports from installed packages, as MODULE or MODULE:NAME. It changes no result.
+    imports: tuple[str, ...] = ()
+    # Whether the warm parent imports it before it forks: known to start no thread.
+    warms_imports: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -136,6 +140,8 @@ def parse_trial(data: Mapping[str, Any]) -> Trial:
         work=dict(data.get("work", {})),
         code_versions=dict(data.get("code_versions", {})),
         generation=str(data.get("generation", "")),
+        imports=tuple(data.get("imports", ())),
+        warms_imports=bool(data.get("warms_imports", False)),
     )
 
 

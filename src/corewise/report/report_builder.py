@@ -1,5 +1,6 @@
 """Build a report from stores: read, group, analyse, then write sentences, charts and tables."""
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -159,6 +160,7 @@ class _PartBuilder:
         self.headlines: list[list[str]] = []
         self._num_with_charts = 0
         self._keys: set[str] = set()
+        self._titles: set[str] = set()
         self.sections = sections
 
     def build_parts(self) -> Iterator[StudyPart]:
@@ -218,8 +220,18 @@ class _PartBuilder:
             title=section.title,
             question=next((group.question for group in groups if group.question), _build_question(tuning)),
             answers=answers,
-            charts=[replace(chart, key=self._create_key(chart.key)) for chart in charts],
-            tables=[replace(table, key=self._create_key(f"{study} {table.key}")) for table in tables],
+            charts=[
+                replace(chart, key=self._create_key(chart.key), title=self._create_title(chart.title, section.title))
+                for chart in charts
+            ],
+            tables=[
+                replace(
+                    table,
+                    key=self._create_key(f"{study} {table.key}"),
+                    title=self._create_title(table.title, section.title),
+                )
+                for table in tables
+            ],
             unmeasured=group_unmeasured(groups),
             method=method,
             progress=self.ask.progress,
@@ -279,6 +291,14 @@ class _PartBuilder:
                 samples[i] = [run.get("samples_s") or () for run in record.runs if run.get("status") == "ok"]
         chart = build_samples_chart(group, samples, chosen)
         return [] if chart is None else [chart]
+
+    def _create_title(self, title: str, section: str) -> str:
+        """Create a title that no other chart or table of the report has: by its section, else by a number."""
+        numbered = (f"{title} ({number})" for number in itertools.count(2))
+        candidates = itertools.chain((title, f"{title} ({section})"), numbered)
+        unique = next(each for each in candidates if each not in self._titles)
+        self._titles.add(unique)
+        return unique
 
     def _create_key(self, name: str) -> str:
         """Create a key of letters, digits and hyphens that no other part of the report has."""

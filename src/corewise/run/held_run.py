@@ -56,11 +56,11 @@ class HeldRun:
         """Wait until the ranks are checked, warm and standing still; return the failed run otherwise."""
         return self._wait_for("ready")
 
-    def sample(self, sample_s: float, min_samples: int = 3) -> TrialRun:
-        """Sample once more and return the result, or the failed run."""
+    def sample(self, sample_s: float, min_samples: int = 3, limit_s: float | None = None) -> TrialRun:
+        """Sample once more within the time limit and return the result, or the failed run."""
         if self.failure is not None:
             return self.failure
-        self._channel.send(cmd="sample", sample_s=sample_s, min_samples=min_samples)
+        self._channel.send(cmd="sample", sample_s=sample_s, min_samples=min_samples, limit_s=limit_s)
         failed = self._wait_for("sampled")
         if failed is not None:
             return failed

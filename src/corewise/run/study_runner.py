@@ -43,6 +43,10 @@ POLL_SKIPS_S = 0.2
 SKIP_LEASE = "skips"
 # This many trials are interleaved; other hosts can claim the rest meanwhile.
 MAX_INTERLEAVED = 32
+# At the deadline, a trial with fewer runs has no interval.
+MIN_RUNS_AT_DEADLINE = 2
+# A run that has begun may exceed the deadline by this share of its time limit.
+DEADLINE_GRACE = 0.1
 # A trial whose warm parent dies twice fails.
 MAX_PARENT_STARTS = 2
 # A canary slower than the median by this factor means that the CPU itself was slow.
@@ -78,8 +82,25 @@ class StudyOutcome:
 class StudyRun:
     """One `corewise run`, which owns its warm parents and leases."""
 
-    def __init__(self, plan: Plan, store: Store, observer: RunObserver, *, retry_failed: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        observer: RunObserver,
+        *,
+        retry_failed: bool = False,
+        pool: ParentPool | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            pool: Warm parents to use, which the caller closes.
+            deadline: On the monotonic clock. No run starts that would probably end later. A trial with fewer
+                runs than MIN_RUNS_AT_DEADLINE then leaves no record, and a later call resumes it.
+        """
         self.plan, self.store, self.observer = plan, store, observer
+        self._pool, self._deadline = pool, deadline
         self._planned_ids = {t.trial_id for t in plan.trials}
         self._own_failures: set[str] = set()
         recorded_ids = store.read_done_ids()
@@ -129,8 +150,9 @@ class StudyRun:
             logs = self.store.path / "logs"
             for folder in (logs, self.store.path / "trials"):
                 folder.mkdir(exist_ok=True)
-            pool = ParentPool(self.plan.worker, logs)
-            stack.callback(pool.close)
+            pool = self._pool or ParentPool(self.plan.worker, logs)
+            if self._pool is None:
+                stack.callback(pool.close)
             self._clear_finished_work()
             self.observer.report_plan(list(mine.values()))
             self._run_rounds(mine, pool, beating, host)
@@ -273,9 +295,13 @@ class StudyRun:
             LeaseLost: if another process took over the trial; a complete result is recorded as late.
         """
         trial = progress.trial
-        self._run_if_needed(progress, pool, seconds_left)
-        if not is_settled(progress):
-            return False
+        is_late = self._is_late(progress)
+        if not is_late:
+            self._run_if_needed(progress, pool, seconds_left)
+            if not is_settled(progress):
+                return False
+        elif len(progress.runs) < MIN_RUNS_AT_DEADLINE and not is_settled(progress):
+            return True
         trials = str(self.store.get_trial_file(trial.trial_id).parent)
         record = build_trial_record(self.plan, progress, trials)
         if _has_lost_lease(progress):
@@ -298,6 +324,19 @@ class StudyRun:
             self._save_run(progress, run, index)
             self.observer.report_run_end(trial, run, seconds_left())
 
+    def _is_late(self, progress: TrialProgress) -> bool:
+        """Return whether another run of the trial would probably end after the deadline."""
+        expected_s = statistics.fmean(progress.run_s) if progress.run_s else 0.0
+        return self._deadline is not None and time.monotonic() + expected_s > self._deadline
+
+    def _limit_time(self, trial: Trial) -> Trial:
+        """Return the trial with a time limit that ends soon after the deadline."""
+        if self._deadline is None:
+            return trial
+        left_s = max(1.0, self._deadline - time.monotonic() + DEADLINE_GRACE * trial.protocol.timeout_s)
+        protocol = replace(trial.protocol, timeout_s=min(trial.protocol.timeout_s, left_s))
+        return replace(trial, protocol=protocol)
+
     def _run_once(self, trial: Trial, index: int, pool: ParentPool, lease: Lease | None) -> TrialRun:
         out_dir = self._build_run_folder(trial, index, lease)
         for attempt in range(MAX_PARENT_STARTS):
@@ -306,7 +345,7 @@ class StudyRun:
             try:
                 parent = pool.get(trial)
                 with NeighbourWatch(self._find_idle_cpus(trial)) as watch:
-                    results = parent.run(trial, out_dir, lambda _phase: None)
+                    results = parent.run(self._limit_time(trial), out_dir, lambda _phase: None)
                 run = collect_run(trial, results)
                 if run.kind == "disk":
                     raise OSError(errno.ENOSPC, run.reason)

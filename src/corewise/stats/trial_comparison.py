@@ -84,9 +84,9 @@ def compare_trials(
     )
     interval = dataclasses.replace(ratio.interval, confidence=confidence)
     verdict, reason = _decide_verdict(interval, margin)
-    rank_p_value, rank_note = _run_rank_test(a, b, level)
+    rank_p_value = _run_rank_test(a, b, level)
     if rank_p_value is not None and verdict in ("faster", "slower") and rank_p_value > level:
-        rank_note = f"the rank test does not confirm it (p = {rank_p_value:.2g})"
+        reason += f"; the rank test does not confirm it (p = {rank_p_value:.2g})"
     pairs = np.subtract.outer(np.log(b), np.log(a))
     return Comparison(
         verdict=verdict,
@@ -98,7 +98,7 @@ def compare_trials(
         effect_name="Cliff's delta",
         median_ratio=math.exp(float(np.median(pairs))),
         method=f"{interval.method}, level {level:.3g}",
-        reason="; ".join(text for text in (reason, rank_note) if text),
+        reason=reason,
     )
 
 
@@ -148,11 +148,11 @@ def _decide_verdict(interval: Estimate, margin: float) -> tuple[Verdict, str]:
     return "unknown", f"too wide to decide whether B differs by ±{margin:.2%}: {change}; run more processes"
 
 
-def _run_rank_test(a: Values, b: Values, level: float) -> tuple[float | None, str]:
-    """Return the p-value of Mann and Whitney's U (Ann. Math. Statist. 1947), or why it has no power."""
+def _run_rank_test(a: Values, b: Values, level: float) -> float | None:
+    """Return the p-value of Mann and Whitney's U (Ann. Math. Statist. 1947), or None if it has no power."""
     if compute_smallest_p_value(a.size, b.size) > level:
-        return None, f"{a.size} and {b.size} values give a rank test no power at {level:.2g}"
-    return float(compute_rank_p_values(a[None], b[None])[0]), ""
+        return None
+    return float(compute_rank_p_values(a[None], b[None])[0])
 
 
 def _report_empty_side(a: Values, b: Values) -> Comparison:

@@ -11,6 +11,7 @@ from typing import Any
 
 from corewise.analysis.tuning_results import FOLDER
 from corewise.measured.trial import NOT_NOW, Protocol
+from corewise.measured.workloads.base import Traits
 from corewise.store.sealed_lines import scan_file, seal
 from corewise.store.store import Store
 from corewise.study.record import format_utc_now
@@ -35,6 +36,7 @@ class JournalState:
         generation: The generation of these fresh runs.
         seconds: Time spent by earlier calls.
         since: When --again started over; older fresh runs do not count.
+        traits: What the model said about itself; None if it was not asked.
     """
 
     judgements: list[Judgement] = field(default_factory=list)
@@ -43,6 +45,7 @@ class JournalState:
     generation: str = ""
     seconds: float = 0.0
     since: str = ""
+    traits: Traits | None = None
 
     @property
     def valid_judgements(self) -> list[Judgement]:
@@ -55,7 +58,7 @@ class Journal:
 
     def __init__(self, store: Store, key: str, space: Space) -> None:
         self.path = store.path / FOLDER / f"{key}.jsonl"
-        self._store, self._space = store, space
+        self._store, self.space = store, space
 
     def build_work_path(self, hostname: str) -> Path:
         """Return the work folder of entrants on this host; several hosts may share a store."""
@@ -89,8 +92,8 @@ class Journal:
         """Append a judgement; settings are stored by value, so a new order of choices does no harm."""
         values = asdict(judgement)
         values["kind"] = values.pop("category")
-        values["setting"] = self._space.build_params(judgement.setting)
-        values["against"] = self._space.build_params(judgement.against) if judgement.against else None
+        values["setting"] = self.space.build_params(judgement.setting)
+        values["against"] = self.space.build_params(judgement.against) if judgement.against else None
         self._append(entry="judged", **values)
 
     def append_search_progress(self, *, finished: bool, seconds: float) -> None:
@@ -101,6 +104,10 @@ class Journal:
         """Append how fresh runs are measured and their generation, so that a confirmation can resume."""
         values = {role.value: asdict(each) for role, each in protocols.items()}
         self._append(entry="chosen", protocols=values, generation=generation)
+
+    def append_traits(self, traits: Traits) -> None:
+        """Append what the model said about itself, so that a resumed search has the same knobs."""
+        self._append(entry="traits", traits=asdict(traits))
 
     def append_answer(self, study: str, answer: Mapping[str, Any], headline: str, command: str) -> None:
         """Append an answer, so that a report can show it."""
@@ -134,19 +141,27 @@ class Journal:
         elif entry == "searched":
             state.finished = bool(values.get("finished"))
             state.seconds += float(values.get("seconds") or 0.0)
+        elif entry == "traits":
+            state.traits = parse_traits(values.get("traits") or {})
         elif entry == "chosen":
             state.protocols = {Role(role): _parse_protocol(each) for role, each in values.get("protocols", {}).items()}
             state.generation = str(values.get("generation") or "")
 
     def _parse_judgement(self, values: Mapping[str, Any]) -> Judgement | None:
-        setting = self._space.find_setting(values.get("setting", {}))
+        setting = self.space.find_setting(values.get("setting", {}))
         if setting is None or "outcome" not in values:
             return None
         values = {**values, "category": values.get("kind")}
         names = {each.name for each in dataclasses.fields(Judgement)} - {"setting", "against"}
         fields = {name: values[name] for name in names if values.get(name) is not None}
-        against = self._space.find_setting(values["against"]) if values.get("against") else None
+        against = self.space.find_setting(values["against"]) if values.get("against") else None
         return Judgement(setting=setting, against=against or (), **fields)
+
+
+def parse_traits(values: Mapping[str, Any]) -> Traits:
+    """Build traits from plain values; what is missing or of another type is unknown."""
+    names = ("takes_images", "has_batch_norm", "has_dropout")
+    return Traits(**{name: values[name] for name in names if isinstance(values.get(name), bool)})
 
 
 def _parse_protocol(values: Mapping[str, Any]) -> Protocol:
@@ -173,10 +188,21 @@ _ENTRY_CHECKS: Mapping[str, Check] = {
     "setting": check_plain_mapping,
     "against": _accept_null(check_plain_mapping),
     "protocols": check_plain_mapping,
+    "traits": check_plain_mapping,
     "outcome": check_text,
     **dict.fromkeys(("kind", "reason", "date", "generation"), _accept_null(check_text)),
     **dict.fromkeys(
-        ("score", "half_width", "latency_score", "throughput", "latency_s", "check_error", "start_s", "compile_s"),
+        (
+            "score",
+            "half_width",
+            "latency_score",
+            "throughput",
+            "latency_s",
+            "check_error",
+            "start_s",
+            "compile_s",
+            "setup_s",
+        ),
         _accept_null(check_number),
     ),
     "seconds": _accept_null(check_number),

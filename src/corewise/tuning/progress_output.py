@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corewise.analysis.tuning_results import UNIT
 from corewise.measured.trial import Trial
+from corewise.measured.workloads.base import Traits
 from corewise.study.durations import format_duration
 from corewise.study.record import Record
 from corewise.text_format import clean_text, format_count, format_ratio
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PHASES = {
-    "build": "building the C++ kernels once for this torch and compiler (half a minute, not counted)",
+    "build": "looking for the C++ kernels; they are built once for this torch and compiler (about a minute)",
     "search": "searching: short races between candidates",
     "confirm": "confirming: fresh, interleaved runs of the default, the best and the steps between",
+    "disagree": "fresh runs and search disagree: measuring the default and the best once more",
     "cold": "starting the commands of the default and the best setting from cold",
 }
 
@@ -52,18 +54,22 @@ class LineProgress(SilentProgress):
         self.space, self.budget_s = tunable.space, budget_s
         self.until = time.monotonic() + budget_s
         self.incumbent, self.now, self.unit = "default", "starting", UNIT
-        knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
-        self.print_line(f"{tunable.name}: knobs {knobs}; {self.space.num_settings:,} settings")
+        self.print_line(f"{tunable.name}: {self._describe_space()}")
         if journal_state.judgements:
             self.print_line(f"resuming: {format_count(len(journal_state.judgements), 'setting')} already tried")
+
+    def report_model(self, tunable: TuningTarget, traits: Traits) -> None:
+        self.space = tunable.space
+        self.print_line(f"  the model has {describe_traits(traits)}: {self._describe_space()}")
+
+    def _describe_space(self) -> str:
+        knobs = ", ".join(knob.name for knob in self.space.knobs) or "none"
+        return f"knobs {knobs}; {self.space.num_settings:,} settings"
 
     def set_unit(self, unit: str) -> None:
         self.unit = unit
 
     def report_phase(self, name: str) -> None:
-        # The build is not part of the budget.
-        if name == "search":
-            self.until = time.monotonic() + self.budget_s
         self.print_line(PHASES[name])
 
     def report_candidate(self, setting: Setting) -> None:
@@ -128,6 +134,16 @@ class LiveProgress(LineProgress):
         lines = (f"best so far: {self.incumbent}", f"{self.now} · {left} left")
         group = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
         self.live.update(group, refresh=True)
+
+
+def describe_traits(traits: Traits) -> str:
+    """Describe what a model has and has not, as the end of a sentence."""
+    parts = (
+        (traits.takes_images, "image inputs"),
+        (traits.has_batch_norm, "batch normalisation"),
+        (traits.has_dropout, "dropout"),
+    )
+    return ", ".join(f"{'' if has else 'no '}{name}" for has, name in parts if has is not None)
 
 
 def describe_outcome(judgement: Judgement, unit: str = UNIT) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from corewise.study.study import PRESETS, Study, explain_unknown_runtime
 from corewise.study.syntax.expressions import Expression
 from corewise.study.syntax.yaml_lines import parse_yaml
 from corewise.text_format import format_parameter_name, format_value
+from corewise.tuning.factory_file import list_imports, require_factory
 from corewise.tuning.search.knobs import ALLOWABLE_CLASSES, KnobRequest, Offer, select_knobs
 from corewise.tuning.search.setting_space import Setting, Space
 
@@ -180,25 +181,18 @@ class Tunable:
             traits = describe_traits(workload, args)
         except ValueError as problem:
             raise UserError(str(problem)) from None
-        request = KnobRequest(
-            mode=question.mode,
-            runtime=question.runtime,
-            traits=traits,
-            fixed=question.fixed,
-            set_by_workload=question.set_by_workload,
-            batch=question.batch,
-            allow=question.allow,
-            machine=build_machine_view(planner.host, planner.libraries),
-            kernel=question.workload if is_kernel(workload) else "",
-        )
-
-        def explain_infeasible(params: Mapping[str, Any]) -> str:
-            plan = planner.plan(question.build_study(params, PRESETS["quick"]))
-            return plan.skipped[0].reason if plan.skipped else ""
-
-        tunable = cls(question, planner, select_knobs(request, explain_infeasible), traits)
+        tunable = cls(question, planner, _offer_knobs(question, planner, traits), traits)
         tunable._require_default()
         return tunable
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the model itself, once built, says which knobs apply to it."""
+        return is_custom(self.question.workload) and self.question.runtime == "torch" and self.traits == Traits()
+
+    def adopt_traits(self, traits: Traits) -> "Tunable":
+        """Return the same question with the knobs that apply to a model with these traits."""
+        return replace(self, offer=_offer_knobs(self.question, self.planner, traits), traits=traits)
 
     @property
     def space(self) -> Space:
@@ -224,6 +218,11 @@ class Tunable:
     def host(self) -> Host:
         return self.planner.host
 
+    def list_imports(self) -> tuple[str, ...]:
+        """List what the user's file imports from installed packages; nothing for other workloads."""
+        is_own = is_custom(self.question.workload)
+        return list_imports(Path(self.question.workload.rpartition(":")[0])) if is_own else ()
+
     def plan(self, setting: Setting, protocol: Protocol, generation: str = "") -> Plan:
         """Plan one setting: one trial, or the reason why it is infeasible."""
         return self.planner.plan(self.question.build_study(self.space.build_params(setting), protocol), generation)
@@ -241,6 +240,29 @@ class Tunable:
             raise UserError(f"{self.question.name} cannot be measured here: {plan.skipped[0].reason}")
 
 
+def _offer_knobs(question: Question, planner: Planner, traits: Traits) -> Offer:
+    """Select the knobs of a workload with these traits on this machine."""
+    workload = None if is_custom(question.workload) else find_workload(question.workload)
+    request = KnobRequest(
+        mode=question.mode,
+        runtime=question.runtime,
+        traits=traits,
+        fixed=question.fixed,
+        set_by_workload=question.set_by_workload,
+        batch=question.batch,
+        allow=question.allow,
+        machine=build_machine_view(planner.host, planner.libraries),
+        kernel=question.workload if is_kernel(workload) else "",
+        is_custom=is_custom(question.workload),
+    )
+
+    def explain_infeasible(params: Mapping[str, Any]) -> str:
+        plan = planner.plan(question.build_study(params, PRESETS["quick"]))
+        return plan.skipped[0].reason if plan.skipped else ""
+
+    return select_knobs(request, explain_infeasible)
+
+
 def _resolve_workload(subject: str) -> str:
     path, _, factory = subject.rpartition(":")
     if path.endswith(".py") and factory:
@@ -249,6 +271,7 @@ def _resolve_workload(subject: str) -> str:
             raise UserError(f"{subject}: file {file} does not exist")
         if not factory.isidentifier():
             raise UserError(f"{subject}: {factory!r} is not a valid function name")
+        require_factory(file, factory)
         return f"{file}:{factory}"
     if subject.endswith(".py"):
         raise UserError(

@@ -1,5 +1,6 @@
 """Custom torch modules and steps."""
 
+import dataclasses
 import shutil
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,8 @@ torch = pytest.importorskip("torch")
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.base import Infeasible, RankContext, WorkloadError
 from corewise.measured.runtimes.registry import find_runtime
-from corewise.measured.runtimes.torch.modules.user_module import compute_custom_loss
+from corewise.measured.runtimes.torch.modules.user_module import compute_custom_loss, inspect_traits
+from corewise.measured.workloads.custom import CustomModule
 
 Params = Callable[..., TrialParameters]
 Write = Callable[[str], str]
@@ -245,3 +247,48 @@ def test_a_compiled_module_is_checked_in_the_shape_it_is_compiled_for(
     assert check.passed, check
     assert job.read_facts()["first_call_s"] > 0
     assert any((tmp_path / "compiled").rglob("*.so"))
+
+
+def build_net(*layers: Any) -> Any:
+    return torch.nn.Sequential(*layers)
+
+
+IMAGES, TOKENS = torch.zeros(2, 3, 8, 8), torch.zeros(2, 8, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "traits"),
+    [
+        (build_net(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)), IMAGES, ("takes_images", "has_batch_norm")),
+        (build_net(torch.nn.Conv2d(3, 4, 3), torch.nn.Dropout2d(0.1)), IMAGES, ("takes_images", "has_dropout")),
+        (build_net(torch.nn.Embedding(9, 4), torch.nn.LayerNorm(4), torch.nn.Dropout(0.0)), TOKENS, ()),
+        # Four dimensions alone are no image, and a convolution alone takes none.
+        (build_net(torch.nn.Linear(8, 4)), IMAGES, ()),
+        (build_net(torch.nn.Conv1d(8, 4, 3), torch.nn.BatchNorm1d(4)), torch.zeros(2, 8, 8), ("has_batch_norm",)),
+        # Layers that pass a probability to a function.
+        (torch.nn.LSTM(4, 4, 2, dropout=0.3), torch.zeros(2, 8, 4), ("has_dropout",)),
+        (torch.nn.MultiheadAttention(4, 2, dropout=0.1), torch.zeros(2, 8, 4), ("has_dropout",)),
+        (torch.nn.MultiheadAttention(4, 2), torch.zeros(2, 8, 4), ()),
+    ],
+)
+def test_a_module_says_which_settings_apply_to_it(module: Any, inputs: Any, traits: tuple[str, ...]) -> None:
+    found = inspect_traits(CustomModule(module, (inputs,)))
+    assert {name for name, has in found.items() if has} == set(traits)
+    assert set(found) == {"takes_images", "has_batch_norm", "has_dropout"}
+
+
+def test_the_facts_of_a_trial_hold_what_the_module_says(params: Params, alone: RankContext, write: Write) -> None:
+    job = prepare(params(workload=write(MODULE), mode="infer", batch=3), alone)
+    job.check()
+    job.step()
+    assert job.read_facts()["traits"] == {"takes_images": True, "has_batch_norm": True, "has_dropout": True}
+
+
+def test_planning_of_malleable_fits_the_time_limit_of_the_run(params: Params, alone: RankContext, write: Write) -> None:
+    trial = params(workload=write(MODULE), mode="infer", batch=3, execution="malleable")
+    limits = {}
+    for limit_s in (None, 600.0, 8.0):
+        job = prepare(trial, dataclasses.replace(alone, time_limit_s=limit_s))
+        limits[limit_s] = job._configured._options["planning_s"]
+        job.close()
+    assert limits == {None: 20.0, 600.0: 20.0, 8.0: 2.0}

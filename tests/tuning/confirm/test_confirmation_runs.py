@@ -21,7 +21,9 @@ from corewise.tuning.confirm.confirmation_runs import (
     build_protocols,
     choose_effort,
     describe_disturbed_runs,
+    estimate_cold_start_s,
     estimate_confirmation_s,
+    estimate_least_budget_s,
     is_unchecked,
     limit_default_start,
     require_budget,
@@ -122,10 +124,27 @@ def test_the_least_effort_measures_only_the_contenders() -> None:
     assert all(each.num_contender_runs >= 3 for each in EFFORTS)
 
 
-def test_a_budget_for_less_than_two_settings_is_refused_with_what_is_needed() -> None:
-    require_budget(100.0, 2.0, QUICK, "100 s")
-    with pytest.raises(UserError, match=r"too short.*--budget 20s or more"):
-        require_budget(3.0, 2.0, QUICK, "3 s")
+def test_a_budget_is_refused_only_if_the_default_alone_exceeds_it() -> None:
+    require_budget(3.0, 2.0, QUICK)
+    with pytest.raises(
+        UserError, match=r"budget of 3 s is too short: the default alone took 4 s.*--budget 30s or more"
+    ):
+        require_budget(3.0, 4.0, QUICK)
+
+
+def test_the_advised_budget_fits_the_default_two_settings_and_fresh_runs() -> None:
+    slow = replace(QUICK, latency_s=5.0, start_s=20.0, setup_s=15.0)
+    assert estimate_least_budget_s(30.0, slow) > 3 * 30.0 + estimate_confirmation_s(
+        EFFORTS[-1], [slow, slow], [], starts_cold=False
+    )
+
+
+def test_a_short_time_leaves_out_cold_starts_before_fresh_runs() -> None:
+    least_s = estimate_confirmation_s(EFFORTS[-1], [QUICK] * 2, [])
+    without_s = estimate_confirmation_s(EFFORTS[-1], [QUICK] * 2, [], starts_cold=False)
+    assert without_s < least_s
+    assert choose_effort(without_s + 0.01, [QUICK] * 2, [QUICK]) == EFFORTS[-1]
+    assert estimate_cold_start_s(EFFORTS[-1], QUICK) == pytest.approx((least_s - without_s) / 2)
 
 
 @pytest.mark.parametrize(("rate", "agrees"), [(100.0, True), (91.0, True), (109.0, True), (80.0, False)])
@@ -148,7 +167,7 @@ def test_a_disturbed_cold_start_is_reported_with_its_cause() -> None:
 
 
 def test_a_setting_without_time_for_fresh_runs_is_not_reported_as_failed() -> None:
-    records = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([20, 20.1, 19.8])}
+    records = {DEFAULT: record([10, 10.1, 9.9]), HAND: record([20, 20.1, 19.8])}
     [note] = choose_winner(Target(), SearchState(BEST), HAND, Confirmation(records)).notes
     assert note.endswith("was not measured in fresh runs: the budget was used up")
 

@@ -454,3 +454,47 @@ def test_a_knob_without_effect_is_given_up_after_two_refusals() -> None:
     state = run_search(arena)
     assert state.best == (0, 1)
     assert sum(setting[0] != 0 for setting in arena.entered) == 2
+
+
+def test_a_candidate_that_starts_too_slowly_for_its_share_is_abandoned_and_others_are_tried() -> None:
+    def start(params: Mapping[str, Any]) -> float:
+        return 100.0 if params["a"] == 1 else 1.0
+
+    arena = SimulatedArena(LETTERS, GAINS, start=start)
+    state = run_search(arena, deadline=40.0)
+    assert arena.seconds < 41.0
+    assert state.best == (2, 1, 0)
+    [abandoned] = [each for each in state.untried if each.description == "a 1"]
+    assert abandoned.reason.startswith("abandoned because it did not start within")
+    assert not state.finished
+
+
+def test_a_search_with_a_later_deadline_tries_what_was_left_out() -> None:
+    arena = SimulatedArena(LETTERS, GAINS)
+    search = Search(LETTERS, arena, RecordingWatcher(), starts=[], bounded_latency=False)
+    search.run_default(100)
+    assert search.run(3.0).untried
+    state = search.run(1e6)
+    assert (state.best, state.finished, state.untried) == ((2, 1, 0), True, ())
+
+
+@pytest.mark.parametrize(("start_s", "num"), [(1.0, 2), (60.0, 1)])
+def test_a_default_that_starts_slowly_is_sampled_once(start_s: float, num: int) -> None:
+    arena = SimulatedArena(LETTERS, GAINS, start=lambda params: start_s)
+    search = Search(LETTERS, arena, RecordingWatcher(), starts=[], bounded_latency=False)
+    search.run_default(100.0)
+    assert arena.seconds == pytest.approx(start_s + num * arena.sampling_s)
+
+
+def test_a_search_continues_in_a_space_with_fewer_knobs() -> None:
+    arena = SimulatedArena(LETTERS, GAINS)
+    first = Search(LETTERS, arena, RecordingWatcher(), starts=[], bounded_latency=False)
+    first.run_default(100)
+    arena.space = build_space(a=(0, 1, 2), b=(0, 1))
+    arena.rule = sum_gains(a={0: 0.0, 1: -0.3, 2: 0.4}, b={0: 0.0, 1: 0.2})
+    second = Search(arena.space, arena, RecordingWatcher(), starts=[], bounded_latency=False)
+    second.take_over(first)
+    assert second.run(1e6).best == (2, 1)
+    assert arena.entered.count((0, 0, 0)) == 1
+    assert (0, 0) not in arena.entered
+    assert arena.num_alive == 0

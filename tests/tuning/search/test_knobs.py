@@ -33,6 +33,7 @@ def build_offer(mode: str = "infer", traits: Traits = PLAIN, machine: MachineVie
         machine=machine,
         set_by_workload=more.get("set_by_workload", ()),
         kernel=more.get("kernel", ""),
+        is_custom=more.get("is_custom", False),
     )
     return select_knobs(request, more.get("explain_infeasible", lambda params: ""))
 
@@ -303,3 +304,43 @@ def test_knobs_with_the_largest_gain_in_training_come_before_pinning_and_waiting
 def test_a_fixed_value_is_not_listed_as_something_to_allow() -> None:
     assert list_reasons(build_offer(fixed={"dtype": "bfloat16"}), "bfloat16") == []
     assert "allow it with --allow lower-precision" in list_reasons(build_offer(), "bfloat16")[0]
+
+
+TEXT = Traits(takes_images=False, has_batch_norm=False, has_dropout=True)
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_a_users_model_without_images_has_no_channels_last(mode: str) -> None:
+    offer = build_offer(mode, TEXT, is_custom=True)
+    layouts = [each["memory_format"] for each in list_choices(offer, "memory_format")]
+    assert layouts == (["contiguous", "blocked"] if mode == "infer" else [])
+    hand = offer.space.build_params(build_hand_setting(offer.space))
+    assert hand.get("memory_format", "contiguous") == "contiguous"
+    assert hand["bind"] == "rank"
+
+
+def test_weights_are_folded_only_where_there_may_be_a_batch_normalisation() -> None:
+    for traits, is_offered in ((TEXT, False), (NORMED, True), (Traits(), True)):
+        choices = list_choices(build_offer(traits=traits, is_custom=True), "execution")
+        assert any(each.get("freezing") == "fold" for each in choices) is is_offered
+
+
+def test_a_users_model_may_have_branches_whatever_else_is_known() -> None:
+    choices = list_choices(build_offer(traits=TEXT, is_custom=True), "execution")
+    assert {"execution": "malleable"} in choices
+
+
+def test_several_processes_train_a_model_without_batch_normalisation_freely() -> None:
+    plain = Traits(takes_images=False, has_batch_norm=False, has_dropout=False)
+    assert len(list_choices(build_offer("train", plain, is_custom=True), "shape")) > 5
+    offer = build_offer("train", NORMED, is_custom=True)
+    assert any("batch normalisation sees only" in each for each in list_reasons(offer, "2×8"))
+
+
+def test_int8_comes_first_where_the_cpu_has_no_bfloat16() -> None:
+    for flags, first in ((frozenset({"avx2"}), "int8"), (frozenset({"avx512_bf16"}), "bfloat16"), (None, "bfloat16")):
+        machine = MachineView(16, 16, instruction_sets=flags)
+        offer = build_offer(traits=TEXT, machine=machine, allow=("lower-precision",), is_custom=True)
+        assert list_choices(offer, "precision")[1]["dtype"] == first
+        starts = list_good_starts(offer.space, build_hand_setting(offer.space))
+        assert [offer.space.build_params(each).get("dtype") for each in starts][-1] == first

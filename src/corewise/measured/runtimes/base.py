@@ -75,6 +75,7 @@ class RankContext:
         rendezvous: a folder on this node that only this trial uses.
         cache: a folder for compiler output and plans that nobody else can change; empty if none are made.
         host_free_bytes: free host memory before any rank of this run started.
+        time_limit_s: the time limit of the run; None if it is unknown.
     """
 
     rank: int
@@ -83,6 +84,7 @@ class RankContext:
     num_cpus: int
     cache: str = ""
     host_free_bytes: Optional[int] = None
+    time_limit_s: Optional[float] = None
 
 
 class Job(abc.ABC):

@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Optional
 
 from corewise import process_control
 from corewise.measured.trial import Trial, to_json, write_json_atomically
@@ -91,7 +91,7 @@ class _HeldRun:
         """Take one sampling; return whether every rank has written its samples."""
         if self.num_samplings > 0:
             self._send_all(cmd="wake")
-            if not self._wait(self._is_ready):
+            if not self._wait(self._is_ready, message.get("limit_s")):
                 return False
         protocol = dataclasses.replace(
             self.trial.protocol, min_sample_s=float(message["sample_s"]), min_samples=int(message["min_samples"])
@@ -102,7 +102,9 @@ class _HeldRun:
         for rank in self.ranks:
             rank.ready = None
         self._send_all(**plan.to_message())
-        return self._wait(lambda: all(rank.num_sampled == self.num_samplings for rank in self.ranks))
+        return self._wait(
+            lambda: all(rank.num_sampled == self.num_samplings for rank in self.ranks), message.get("limit_s")
+        )
 
     def _is_ready(self) -> bool:
         return all(rank.ready is not None for rank in self.ranks)
@@ -116,9 +118,9 @@ class _HeldRun:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(rank.pid, number)
 
-    def _wait(self, done: Callable[[], bool]) -> bool:
+    def _wait(self, done: Callable[[], bool], limit_s: Optional[float] = None) -> bool:
         """Wait for `done`; return False if a rank or the control side ends the run, or at the time limit."""
-        limit_s = self.trial.protocol.timeout_s
+        limit_s = min(self.trial.protocol.timeout_s, limit_s or float("inf"))
         deadline = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             selector.register(self.control.read_fd, selectors.EVENT_READ)

@@ -37,6 +37,7 @@ from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.library_proof import find_missing_libraries
 from corewise.measured.worker.sampling import SamplingPlan, take_samples
 from corewise.measured.worker.steady_state import WarmUp
+from corewise.measured.workloads.custom import load_imports
 
 # With steps of microseconds, caches and clock have not settled after a dozen steps.
 MIN_WARM_UP_S = 0.01
@@ -132,7 +133,16 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         pinning.apply_placement(placement)
     runtime = get_runtime()
     cache, cache_note = _choose_cache(plan)
-    context = RankContext(plan.rank, trial.num_ranks, plan.rendezvous, len(placement.cpus), cache, plan.host_free_bytes)
+    context = RankContext(
+        plan.rank,
+        trial.num_ranks,
+        plan.rendezvous,
+        len(placement.cpus),
+        cache,
+        plan.host_free_bytes,
+        trial.protocol.timeout_s,
+    )
+    num_import_threads = _load_imports(trial)
     began = time.perf_counter()
     job = runtime.prepare(trial.params, context)
     prepared = time.perf_counter()
@@ -149,7 +159,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
             )
         channel.send(event="phase", phase="warm-up")
         first_step_s, warm_up, expected_s = _warm_up(job, trial, placement.cpus)
-        facts = _verify_process(job, trial, plan.rank)
+        facts = {**_verify_process(job, trial, plan.rank), "num_import_threads": num_import_threads}
         first_loss = job.read_loss()
         gc.collect()
         # Allocate little between warm-up and sampling: small objects in heap holes make it grow again.
@@ -160,6 +170,13 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         return _sample_once(plan, job, channel, before)
     finally:
         job.close()
+
+
+def _load_imports(trial: Trial) -> int:
+    """Import what the user's file imports; return how many threads that started."""
+    num_before = len(pinning.read_thread_masks())
+    load_imports(trial.imports)
+    return len(pinning.read_thread_masks()) - num_before
 
 
 def _choose_cache(plan: RankPlan) -> tuple[str, str]:

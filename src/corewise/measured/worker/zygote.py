@@ -28,6 +28,7 @@ from corewise.measured.worker.descendants import end_leftovers, find_children
 from corewise.measured.worker.rank import RankPlan, build_failure, run_rank
 from corewise.measured.worker.sampling import plan_sampling
 from corewise.measured.worker.signal_names import name_signal
+from corewise.measured.workloads.custom import load_imports
 from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import create_private_folder
 
@@ -134,6 +135,8 @@ class Zygote:
             # The rank meets the same error and reports it.
             with contextlib.suppress(ImportError, MissingPart):
                 self.runtime.warm_for(trial.params)
+            if trial.warms_imports:
+                load_imports(trial.imports)
 
     def _start_rank(self, plan: RankPlan) -> RankHandle:
         to_child, to_parent = os.pipe(), os.pipe()

@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, Mapping, Optional, Tuple, Union, cast
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Tuple, Union, cast
 
 from corewise.measured.runtimes.base import WorkloadError
 from corewise.measured.workloads.base import Work, Workload
@@ -89,6 +90,16 @@ def build_custom(name: str, batch: int, mode: str, args: Mapping[str, Any]) -> U
             advice = "; it is called with batch, mode and the arguments of the study" if is_called_wrongly else ""
             raise WorkloadError(f"{name} failed{location}: {last_line}{advice}") from problem
     return _parse_factory_result(name, result, batch)
+
+
+def load_imports(imports: Sequence[str]) -> None:
+    """Import modules, and names of modules that may be loaded lazily; errors are left to the user's own import."""
+    for each in imports:
+        name, _, attribute = each.partition(":")
+        with contextlib.suppress(Exception):
+            module = importlib.import_module(name)
+            if attribute and not hasattr(module, attribute):
+                importlib.import_module(f"{name}.{attribute}")
 
 
 def find_source_file(name: str) -> Path:

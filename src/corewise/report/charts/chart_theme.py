@@ -150,10 +150,10 @@ def compute_log_ticks(values: Sequence[float]) -> list[float]:
 
 
 def build_axis_from_0(fmt: str = "~s") -> "alt.Axis":
-    """Build an axis that labels 0 without a prefix; Vega would write 0k."""
+    """Build an axis that formats each tick alone; Vega would give all the prefix of the largest: 0k, 0.1k."""
     import altair as alt
 
-    return alt.Axis(format=fmt, labelExpr="datum.value === 0 ? '0' : datum.label")
+    return alt.Axis(labelExpr=f"format(datum.value, '{fmt}')")
 
 
 def build_y_axis(title: str, values: Sequence[float], log: bool, field: str = "y", fmt: str = "~s") -> "alt.Y":

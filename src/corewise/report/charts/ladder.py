@@ -65,8 +65,8 @@ def _build_ladder_chart(tuning: StoredTuning) -> Chart | None:
         caption=join_sentences(
             f"Throughput in {tuning.unit} of fresh runs: the default, "
             f"{'then one more knob at a time, ' if tuning.ladder else ''}then {in_full} in full.",
-            "Figures next to the bars: ratio to the previous step, from the means of the runs, each step as "
-            "one comparison; bars are medians.",
+            "Bars are geometric means of the runs. Figures next to them are ratios of these means: to the "
+            "previous step, or to the default.",
             INTERVALS,
         ),
         alt=(

@@ -1,5 +1,6 @@
 """Start the printed command from cold: what a user sees who types it."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -52,15 +53,15 @@ class ColdStart:
         return f" on a quiet machine ({num} of {num_runs} runs were disturbed)" if num else ""
 
 
-def start_cold(plan: Plan, trial: Trial, store: Store) -> ColdStart:
-    """Run the trial's command in a shell, as a user would."""
+def start_cold(plan: Plan, trial: Trial, store: Store, limit_s: float = math.inf) -> ColdStart:
+    """Run the trial's command in a shell, as a user would; give it up after the time limit."""
     file = store.get_trial_file(trial.trial_id)
     # A store may have been copied without this folder.
     file.parent.mkdir(exist_ok=True)
     write_json_atomically(file, to_json(trial))
     out = file.with_name(f"{trial.trial_id}-results")
     line = format_manual_command(plan, trial, str(file.parent))
-    limit_s = trial.protocol.timeout_s + START_LIMIT_S + ANSWER_GRACE_S
+    limit_s = min(limit_s, trial.protocol.timeout_s + START_LIMIT_S + ANSWER_GRACE_S)
     with tempfile.TemporaryFile() as errors:
         process = SupervisedCommand(["/bin/sh", "-c", line], env=os.environ, stderr=errors)
         try:

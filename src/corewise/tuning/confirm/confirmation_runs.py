@@ -9,15 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+from typing import Protocol as Interface
 
 from corewise.analysis.columns import get_run_rates
 from corewise.errors import UserError
-from corewise.measured.trial import NO_CHECK, Protocol
+from corewise.measured.trial import NO_CHECK, Protocol, Trial
 from corewise.run.identity.legacy_identity import keep_old_ids
 from corewise.run.plan import Plan
 from corewise.run.study_runner import RunObserver, StudyRun
+from corewise.run.warm_parent import ParentPool
 from corewise.stats.trial_comparison import Comparison, compare_trials
 from corewise.store.store import Store
+from corewise.study.durations import format_duration
 from corewise.study.record import Record
 from corewise.tuning.question import Tunable
 from corewise.tuning.search.judgements import Judgement
@@ -35,8 +38,18 @@ RECOMPILE_FRACTION = 0.25
 # Fewer runs than this give no usable confidence interval.
 MIN_REFERENCE_RUNS = 3
 SHAPES_DIFFER = "the factory returns different shapes at every start"
+# With fewer runs, there is no time to repeat a disturbed one.
+MIN_RUNS_FOR_REPEATS = 5
 # Index into EFFORTS: the search leaves enough time for this effort.
 USUAL_EFFORT = 2
+
+
+class WarmParents(Interface):
+    """The warm parents of a search, with what they know about the user's imports."""
+
+    @property
+    def pool(self) -> ParentPool: ...
+    def add_imports(self, trial: Trial) -> Trial: ...
 
 
 class Role(Enum):
@@ -73,23 +86,42 @@ EFFORTS = (
 
 
 def estimate_confirmation_s(
-    effort: ConfirmationEffort, contenders: Sequence[Judgement], references: Sequence[Judgement]
+    effort: ConfirmationEffort,
+    contenders: Sequence[Judgement],
+    references: Sequence[Judgement],
+    *,
+    starts_cold: bool = True,
 ) -> float:
-    """Estimate how many seconds the confirmation takes, including both cold starts."""
+    """Estimate how many seconds the confirmation takes, usually including the cold starts of the contenders."""
     contenders_s = sum(effort.num_contender_runs * _estimate_run_s(effort, each) for each in contenders)
     references_s = sum(effort.num_reference_runs * _estimate_run_s(effort, each) for each in references)
     started = [*contenders, *(references if effort.num_reference_runs else ())]
-    parents_s = sum(min(COLD_START_S, each.start_s) for each in started)
-    cold_s = sum(each.start_s + _estimate_run_s(effort, each) for each in contenders)
+    # The search leaves its parents warm; settings that it did not measure in parts start new ones.
+    parents_s = sum(min(COLD_START_S, each.start_s) for each in started if not each.setup_s)
+    cold_s = sum(estimate_cold_start_s(effort, each) for each in contenders) if starts_cold else 0.0
     return contenders_s + references_s + parents_s + cold_s
 
 
+def estimate_cold_start_s(effort: ConfirmationEffort, judgement: Judgement) -> float:
+    """Estimate how many seconds it takes to start the command of a setting from cold."""
+    return judgement.start_s + _estimate_run_s(effort, judgement)
+
+
 def choose_effort(
-    left_s: float, contenders: Sequence[Judgement], references: Sequence[Judgement]
+    left_s: float,
+    contenders: Sequence[Judgement],
+    references: Sequence[Judgement],
+    efforts: Sequence[ConfirmationEffort] = EFFORTS,
 ) -> ConfirmationEffort:
-    """Return the most careful effort that fits into the time left, or the least one if none does."""
-    fitting = (each for each in EFFORTS if estimate_confirmation_s(each, contenders, references) <= left_s)
-    return next(fitting, EFFORTS[-1])
+    """Return the most careful effort that fits into the time left, or the least one if none does.
+
+    If none fits with its cold starts, they are left out.
+    """
+    for starts_cold in (True, False):
+        for each in efforts:
+            if estimate_confirmation_s(each, contenders, references, starts_cold=starts_cold) <= left_s:
+                return each
+    return efforts[-1]
 
 
 def limit_default_start(default: Judgement, others: Iterable[Judgement]) -> Judgement:
@@ -111,7 +143,7 @@ def build_protocols(effort: ConfirmationEffort, limit_s: float) -> dict[Role, Pr
         max_warmup_s=effort.warm_up_s,
         min_samples=effort.min_samples,
         min_sample_s=effort.sample_s,
-        max_repeats_disturbed=1,
+        max_repeats_disturbed=1 if effort.num_contender_runs >= MIN_RUNS_FOR_REPEATS else 0,
         timeout_s=limit_s,
     )
     protocols = {Role.CONTENDER: contender}
@@ -148,8 +180,16 @@ def confirm(
     roles: Mapping[Setting, Role],
     protocols: Mapping[Role, Protocol],
     generation: str = "",
+    *,
+    parents: WarmParents | None = None,
+    deadline: float | None = None,
 ) -> Confirmation:
-    """Run the settings in fresh interleaved processes; reuse stored runs of the same generation."""
+    """Run the settings in fresh interleaved processes; reuse stored runs of the same generation.
+
+    Args:
+        parents: The warm parents of the search, which need not start again.
+        deadline: No run starts that would probably end later. Settings without runs have no record.
+    """
     plans = {
         setting: tunable.plan(setting, protocols[role], generation)
         for setting, role in roles.items()
@@ -158,7 +198,10 @@ def confirm(
     trials = {setting: plan.trials[0] for setting, plan in plans.items() if plan.trials}
     first = next(iter(plans.values()))
     whole = keep_old_ids(replace(first, trials=tuple(trials.values()), skipped=()), store)
-    StudyRun(whole, store, observer, retry_failed=True).execute()
+    if parents is not None:
+        whole = replace(whole, trials=tuple(map(parents.add_imports, whole.trials)))
+    pool = parents.pool if parents is not None else None
+    StudyRun(whole, store, observer, retry_failed=True, pool=pool, deadline=deadline).execute()
     ids = {trial.trial_id: setting for setting, trial in zip(trials, whole.trials, strict=True)}
     records = store.read_records(only=set(ids)).records
     return Confirmation({ids[record.trial_id]: record for record in records}, whole)
@@ -195,15 +238,19 @@ def is_check_missing(ranks: Iterable[Mapping[str, Any]]) -> bool:
     return any(rank.get("check_reference") == NO_CHECK for rank in ranks)
 
 
-def require_budget(budget_s: float, spent_s: float, default: Judgement, budget_text: str) -> None:
-    """Raise UserError if the budget is too short to measure the default and one other setting."""
-    needed_s = spent_s + estimate_confirmation_s(EFFORTS[-1], [default, default], []) + 2 * default.start_s
-    if budget_s < needed_s:
+def require_budget(budget_s: float, spent_s: float, default: Judgement) -> None:
+    """Raise UserError if the default alone used up the budget."""
+    if spent_s > budget_s:
         raise UserError(
-            f"a budget of {budget_text} is too short: the default took {spent_s:.0f} s to start and sample, "
-            f"and measuring it against one other setting needs about {needed_s:.0f} s; "
-            f"give --budget {_round_up(needed_s)}s or more (a good search: {_round_up(10 * needed_s)}s)"
+            f"a budget of {format_duration(budget_s)} is too short: the default alone took {spent_s:.0f} s to start "
+            f"and sample; give --budget {estimate_least_budget_s(spent_s, default)}s or more"
         )
+
+
+def estimate_least_budget_s(spent_s: float, default: Judgement) -> int:
+    """Estimate the budget that is enough to compare the default with two settings, in whole tens of seconds."""
+    compared_s = estimate_confirmation_s(EFFORTS[-1], [default, default], [], starts_cold=False)
+    return _round_up(1.1 * (spent_s + compared_s + 2 * max(spent_s, default.start_s)))
 
 
 def _estimate_run_s(effort: ConfirmationEffort, judgement: Judgement) -> float:
@@ -214,6 +261,9 @@ def _estimate_run_s(effort: ConfirmationEffort, judgement: Judgement) -> float:
         - (1 - RECOMPILE_FRACTION) * judgement.compile_s
         - _estimate_warm_up_s(RACED_WARM_UP_S, step_s)
     )
+    # Where the parts of the start are known, those of the warm parent are left out.
+    if judgement.setup_s > 0:
+        raced_s = RUN_OVERHEAD_S + judgement.setup_s - (1 - RECOMPILE_FRACTION) * judgement.compile_s
     # A GPU alone may take seconds to be ready.
     begin_s = max(RUN_OVERHEAD_S + 2 * step_s, raced_s)
     return begin_s + _estimate_warm_up_s(effort.warm_up_s, step_s) + sampling_s

@@ -1,10 +1,12 @@
 """Build the result of a tuning from its search and confirmation: winner, gain, and gain per knob."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from corewise.analysis.columns import get_run_rates
 from corewise.analysis.tuning_results import (
     FASTER,
     NO_DIFFERENCE,
@@ -62,6 +64,7 @@ class WinnerChoice:
         notes: Why other candidates were not chosen.
         is_undecided: The runs of a candidate are too noisy to decide.
         has_worse_latency: A candidate was faster, but with a worse latency.
+        disagreement: How race and fresh runs of the best setting disagree, if they do.
     """
 
     winner: Setting
@@ -69,6 +72,20 @@ class WinnerChoice:
     notes: tuple[str, ...] = ()
     is_undecided: bool = False
     has_worse_latency: bool = False
+    disagreement: str = ""
+
+    def resolve_disagreement(
+        self, disagreement: str, earlier: "WinnerChoice | None", default: Setting
+    ) -> "WinnerChoice":
+        """Return the choice if race and fresh runs disagree.
+
+        The winner stays only if fresh runs were repeated, and if both times the same setting won. Otherwise
+        nothing is recommended.
+        """
+        is_repeated = earlier is not None and earlier.winner == self.winner != default
+        if is_repeated:
+            return replace(self, disagreement=disagreement)
+        return replace(self, winner=default, against=None, disagreement=disagreement)
 
 
 def choose_winner(tunable: TuningTarget, state: SearchState, hand: Setting, confirmation: Confirmation) -> WinnerChoice:
@@ -82,7 +99,8 @@ def choose_winner(tunable: TuningTarget, state: SearchState, hand: Setting, conf
         compared = confirmation.compare(rival, default, num_comparisons=num_measured)
         text = tunable.space.describe(rival)
         if rival not in confirmation.records:
-            notes.append(f"{text} was not measured in fresh runs: the budget was used up")
+            if rival == state.best:
+                notes.append(f"{text} was not measured in fresh runs: the budget was used up")
         elif compared is None:
             notes.append(f"{text} failed in fresh processes: {confirmation.records[rival].reason}")
         elif compared.verdict != "faster":
@@ -150,6 +168,7 @@ def build_answer(
         finished=state.finished,
         is_undecided=choice is not None and choice.is_undecided,
         is_disturbed=is_disturbed,
+        disagreement=choice.disagreement if choice else "",
         has_worse_latency=(choice is not None and choice.has_worse_latency)
         or any(each.outcome == "latency" for each in state.judgements.values()),
         code=list_code_settings(space.build_params(winner)),
@@ -194,7 +213,7 @@ class _ResultBuilder:
         return SettingResult(
             params=record.params,
             label=self.tunable.space.describe(setting),
-            throughput=metrics["samples_per_s"],
+            throughput=_compute_mean_rate(record),
             interval=(low, high) if low is not None and high is not None else None,
             latency_s=metrics["latency_p50_s"],
             memory_bytes=metrics.get("peak_memory_bytes", 0.0),
@@ -323,6 +342,12 @@ def _build_raced_setting(tunable: TuningTarget, judgement: Judgement, default: J
         check_error=judgement.check_error,
         reason=judgement.reason,
     )
+
+
+def _compute_mean_rate(record: Record) -> float:
+    """Compute the geometric mean of the runs: gains are ratios of these means, so figures and gains agree."""
+    rates = get_run_rates(record)
+    return statistics.geometric_mean(rates) if rates else record.metrics["samples_per_s"]
 
 
 def _find_peak_gpu_memory(record: Record) -> float:

@@ -72,7 +72,7 @@ class ResultFiles:
             reason = (
                 "nothing was compared"
                 if result.verdict == NOT_MEASURED
-                else "nothing better than the default was found yet"
+                else "nothing better than the default was found and confirmed yet"
             )
             note = f"{self.output} was not written: {reason}"
             return replace(result, notes=(*result.notes, note))

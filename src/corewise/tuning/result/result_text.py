@@ -24,6 +24,7 @@ from corewise.tuning.search.rejection_causes import strip_rank
 LADDER_TITLE = "Gain of each knob"
 JOINT_LADDER_TITLE = "Gain of all knobs together: the budget did not allow measuring them one at a time"
 MAX_LATENCY_ROWS = 8
+DISAGREEMENT_ADVICE = "Keep the default, or repeat with --again on a quieter machine or with a longer --budget."
 
 
 def render_text(result: TuneResult) -> str:
@@ -49,11 +50,14 @@ def format_headline(result: TuneResult) -> str:
     """Summarize the result in one sentence."""
     if result.verdict == FASTER:
         gain = format_ratio(result.speedup, *(result.speedup_interval or (None, None)))
-        return f"{result.best.label}: {gain} as fast as the default."
+        again = f" in fresh runs, measured twice. The search disagrees: {result.disagreement}"
+        return f"{result.best.label}: {gain} as fast as the default{again if result.disagreement else ''}."
     if result.verdict == NOT_MEASURED:
         failed = sum(each.outcome == "rejected" for each in result.tried)
         which = f"all {failed} other settings" if failed > 1 else "the only other setting"
         return f"Nothing could be compared: {which} failed, only the default ran. The reasons are below."
+    if result.disagreement:
+        return f"No recommendation, because the figures disagree: {result.disagreement}. {DISAGREEMENT_ADVICE}"
     if result.verdict == NO_DIFFERENCE and result.trials <= 1 and not result.finished:
         return "Only the default was tried before the budget was used up: give a longer --budget."
     if result.verdict == NO_DIFFERENCE and result.is_undecided:
@@ -67,16 +71,33 @@ def format_headline(result: TuneResult) -> str:
         return f"No difference so far: the budget allowed {others}; none is {faster}."
     if result.verdict == NO_DIFFERENCE:
         return f"No difference: no setting that was tried is {faster} here. Keep the default."
+    if result.is_cut:
+        return _format_cut_headline(result)
     if result.best.label == result.default.label:
         return "Stopped before anything faster than the default was found."
     gain = f"about {format_ratio(result.speedup)} the default"
     return f"Stopped. Best so far: {result.best.label}, {gain}; not confirmed by fresh runs."
 
 
+def _format_cut_headline(result: TuneResult) -> str:
+    """Summarize a result that the budget ended before fresh runs could decide."""
+    more = f"give --budget {result.least_budget_s:.0f}s or more"
+    if result.best.label == result.default.label:
+        num_others = sum(each.outcome not in ("default", "rejected") for each in result.tried)
+        if num_others == 0:
+            return f"The budget was too short to compare the default with another setting: {more}."
+        others = format_count(num_others, "other setting")
+        return f"No difference so far: {others} tried in the search, none faster than the default; {more}."
+    return (
+        f"Not confirmed: {result.best.label} was about {format_ratio(result.speedup)} the default in the search, "
+        f"but the budget left too little time for fresh runs; {more}."
+    )
+
+
 def _render_headline(result: TuneResult) -> Iterator[str]:
     yield f"{clean_text(result.title)}, on {result.machine}"
     yield format_headline(result)
-    cut = not result.finished and result.verdict != UNCONFIRMED
+    cut = not result.finished and (result.verdict != UNCONFIRMED or result.is_cut)
     search = "; the search ended early because the budget was used up" if cut else ""
     yield f"{format_count(result.trials, 'setting')} started, {format_elapsed(result.seconds)}{search}."
 
@@ -271,6 +292,8 @@ def _describe_code(result: TuneResult) -> str:
 
 def _describe_confidence(result: TuneResult) -> str:
     """Describe in one sentence what the result rests on."""
+    if result.is_cut:
+        return "not yet: the budget ended before fresh runs could confirm it. Run the same command again to resume."
     if result.verdict == UNCONFIRMED:
         return "not yet: the search was stopped before fresh runs confirmed it. Run the same command to resume."
     if result.verdict == NOT_MEASURED:

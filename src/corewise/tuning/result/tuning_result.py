@@ -16,9 +16,12 @@ class TuneResult(TuningAnswer):
 
     Attributes:
         rejected: What cannot be used here, once for each cause.
+        is_cut: The budget ended it before the fresh runs could decide.
+        least_budget_s: A budget that is enough to compare two settings; 0 if it is unknown.
         is_undecided: No difference was shown because the runs are too noisy.
         is_disturbed: Other load disturbed at least half of the fresh runs that decide.
         has_worse_latency: A setting was faster, but with a worse latency.
+        disagreement: How race and fresh runs of the best setting of the search disagree, if they do.
         code: The line of code that applies a setting, by setting.
         command: The command of a script, as it was given.
         environment: Variables that were set for every start.
@@ -33,9 +36,12 @@ class TuneResult(TuningAnswer):
     left_out: tuple[UntriedChoice, ...] = ()
     rejected: tuple[RejectedChoice, ...] = ()
     finished: bool = True
+    is_cut: bool = False
+    least_budget_s: float = 0.0
     is_undecided: bool = False
     is_disturbed: bool = False
     has_worse_latency: bool = False
+    disagreement: str = ""
     seconds: float = 0.0
     code: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
@@ -63,7 +69,9 @@ class TuneResult(TuningAnswer):
 
     @property
     def found_nothing(self) -> bool:
-        """True if the tuning was stopped, or everything failed, before anything better than the default was found."""
+        """True if the tuning ended before anything better than the default was found, or could be confirmed."""
+        if self.verdict == UNCONFIRMED and self.is_cut:
+            return True
         return self.verdict in (UNCONFIRMED, NOT_MEASURED) and self.best.label == self.default.label
 
     @property
@@ -106,6 +114,8 @@ class TuneResult(TuningAnswer):
                 for each in self.rejected
             ],
             "finished": self.finished,
+            "is_cut": self.is_cut,
+            "disagreement": self.disagreement,
             "trials": self.trials,
             "seconds": self.seconds,
             "code": dict(self.code),

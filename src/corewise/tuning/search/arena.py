@@ -15,6 +15,7 @@ class Sampling:
         throughput: Samples per second.
         latency_s: Median duration of a step.
         check_error: Error of the numerical check; None if there was no check.
+        setup_s: Seconds from a warm parent to the first warm-up step, as far as known.
     """
 
     throughput: float
@@ -22,6 +23,7 @@ class Sampling:
     check_error: float | None = None
     memory_bytes: float = 0.0
     compile_s: float = 0.0
+    setup_s: float = 0.0
 
 
 def find_largest_error(errors: Iterable[float | None]) -> float | None:

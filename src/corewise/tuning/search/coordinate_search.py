@@ -34,12 +34,19 @@ MIN_START_LIMIT_S = 30.0
 COMPILE_LIMIT_S = 240.0
 # Estimated cost of a compiled candidate, as a multiple of the usual cost.
 COMPILE_COST_FACTOR = 4.0
+# A candidate that needs more than this share of the time left to start is given up, unless two usual candidates
+# take longer: others could be tried instead.
+START_SHARE = 0.5
 # An undecided race ends after this share of the time left.
 RACE_SHARE = 0.125
 # The choices of these knobs seldom differ by more than two starts of one setting do. To leave what a good
 # start has set, a choice needs a minimum lead over two starts of the best so far.
 FINE_KNOBS = frozenset({"allocator", "bind", "wait_policy"})
 MIN_FINE_LEAD = 0.03
+BUDGET_USED_UP = "the budget was used up; run the same command again to resume, or give a longer --budget"
+ABANDONED = "abandoned because it did not start within {:.0f} s, its share of the budget; give a longer --budget"
+# If the first sampling of the default ends after this share of its time limit, it remains the only one.
+FIRST_SHARE = 0.4
 # Standard deviation of paired samplings on a noisy machine; usual is half of this or less.
 NOISY_SD = 0.06
 
@@ -70,7 +77,8 @@ class Search:
         self._losses: dict[tuple[int, int], float] = {}
         # By knob: how many of its choices have no effect.
         self._num_without_effect: Counter[int] = Counter()
-        self._untried: dict[str, None] = {}
+        # By choice: why it was not tried.
+        self._untried: dict[str, str] = {}
         self._deadline = math.inf
         # The best of the starts.
         self._usual_setting = space.default
@@ -91,16 +99,28 @@ class Search:
         self._incumbent = racer
         while len(racer.samplings) < NUM_FIRST_SAMPLINGS:
             racer.take_sample()
-            if len(racer.samplings) == MIN_FIRST_SAMPLINGS and racer.samplings[-1].latency_s > LONG_STEP_S:
+            is_long = racer.samplings[-1].latency_s > LONG_STEP_S
+            if len(racer.samplings) == MIN_FIRST_SAMPLINGS and is_long:
+                break
+            # One sampling must do if it took long to get there.
+            if self.arena.read_clock() - began > FIRST_SHARE * limit_s:
                 break
         self._costs_s.append(self.arena.read_clock() - began)
         judgement = _build_judgement(racer.samplings, self.space.default, "default", start_s=racer.entrant.start_s)
         self._record(judgement)
         return judgement
 
+    def take_over(self, other: "Search") -> None:
+        """Continue with the default that another search has started, in a space with other knobs."""
+        judgement = other.state.judgements[other.space.default]
+        self._remember(dataclasses.replace(judgement, setting=self.space.default))
+        self._incumbent, self._costs_s = other._incumbent, other._costs_s
+        if self._incumbent is not None:
+            self._incumbent.entrant.setting = self.space.default
+
     def run(self, deadline: float) -> SearchState:
         """Search until neither one knob nor a pair of knobs improves the best, or until the deadline."""
-        self._deadline = deadline
+        self._deadline, self._untried = deadline, {}
         for start in self.starts:
             self._try_start(start, deadline)
         # A start may lose because of its layout alone.
@@ -125,8 +145,7 @@ class Search:
                 break
         self.state.finished = not self._untried
         self.close()
-        reason = "the budget was used up; run the same command again to resume, or give a longer --budget"
-        self.state.untried = tuple(UntriedChoice(text, reason) for text in self._untried)
+        self.state.untried = tuple(UntriedChoice(text, reason) for text, reason in self._untried.items())
         return self.state
 
     def describe_noise(self) -> str:
@@ -304,17 +323,18 @@ class Search:
         lead = 0.0 if preferred else self._choose_min_lead(setting)
         is_tight = self.arena.read_clock() + usual_s * (COMPILE_COST_FACTOR if costly else 1.0) > deadline
         if is_tight or not self._can_race_in_time():
-            self._untried[text] = None
+            self._untried[text] = BUDGET_USED_UP
             return False
         self.watcher.report_candidate(setting)
         began = self.arena.read_clock()
+        left_s = deadline - began
         full_limit_s = max(MIN_START_LIMIT_S, MAX_START_RATIO * usual_s, COMPILE_LIMIT_S if costly else 0.0)
-        limit_s = min(full_limit_s, deadline - began)
+        limit_s = min(full_limit_s, left_s, max(2 * usual_s, left_s * (1.0 if costly else START_SHARE)))
         late = began + RACE_SHARE * (deadline - began)
         judgement, racer = self._judge(setting, limit_s, late, preferred=preferred, min_lead=lead)
         # It ran out of budget, which says nothing against it.
         if judgement.category == "timeout" and limit_s < full_limit_s:
-            self._untried[text] = None
+            self._untried[text] = ABANDONED.format(limit_s)
             return False
         if not costly:
             self._costs_s.append(self.arena.read_clock() - began)
@@ -322,7 +342,7 @@ class Search:
             settled = self._verify_with_second_start(judgement, racer, usual_s, deadline)
             # There was no time for a second start.
             if settled is None:
-                self._untried[text] = None
+                self._untried[text] = BUDGET_USED_UP
                 return False
             judgement, racer = settled
         is_tie = abs(judgement.score - self.state.score) <= judgement.half_width
@@ -514,5 +534,6 @@ def _build_judgement(samplings: Sequence[Sampling], setting: Setting, outcome: s
         latency_s=statistics.median(each.latency_s for each in samplings),
         check_error=find_largest_error(each.check_error for each in samplings),
         compile_s=max(each.compile_s for each in samplings),
+        setup_s=max(each.setup_s for each in samplings),
         **more,  # type: ignore[arg-type]
     )

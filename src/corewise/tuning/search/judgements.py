@@ -18,6 +18,7 @@ class Judgement:
         latency_score: Log of the latency ratio to the default, chained in the same manner.
         check_error: Error of the numerical check; None if there was no check.
         compile_s: The part of `start_s` that was spent compiling.
+        setup_s: The part of `start_s` from a warm parent to the first warm-up step; 0 if it is unknown.
         category: Why it was rejected, as one of the failure categories of trials.
         against: The incumbent that it was raced against.
     """
@@ -32,6 +33,7 @@ class Judgement:
     check_error: float | None = None
     start_s: float = 0.0
     compile_s: float = 0.0
+    setup_s: float = 0.0
     category: str = ""
     reason: str = ""
     against: Setting = ()

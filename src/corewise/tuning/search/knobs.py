@@ -18,6 +18,8 @@ HAND_VALUES: Mapping[str, Any] = {"bind": "rank", "memory_format": "channels_las
 HAND_ALLOCATORS = ("tcmalloc", "retain")
 # Effects on the results that need --allow.
 ALLOWABLE_CLASSES: tuple[NumericalEffect, ...] = tuple(each for each in NumericalEffect if each not in FREE_EFFECTS)
+# Instruction sets that compute in bfloat16.
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16", "svebf16")
 BATCH_FACTORS = (2, 4, 0.5)
 LOADER_WORKERS = (1, 2, 4, 8)
 CPU_KNOBS = ("shape", "allocator", "openmp", "huge_pages", "wait_policy", "denormals", "math")
@@ -109,20 +111,31 @@ def list_good_starts(space: Space, hand: Setting, *, is_busy: bool = False) -> t
     """List good starting points: the hand setting, then those that use our own kernels.
 
     If other processes use the CPUs (`is_busy`), passive waiting comes second. Training uses fast kernels;
-    inference uses frozen weights and one process per core. If allowed, the same in bfloat16 follows. Other
-    knobs are varied from the best of these.
+    inference uses frozen weights and one process per core. If allowed, the same in the more promising of
+    bfloat16 and int8 follows. Other knobs are varied from the best of these.
     """
     by_hand, starts = space.build_params(hand), [*list_hand_starts(space, hand, is_busy=is_busy)]
     quick = {**by_hand, "execution": "fast-kernels"}
     frozen = {**by_hand, **_find_most_processes(space), "execution": "eager", "freezing": "full"}
     own = [params for params in (quick, frozen) if _has_setting(space, params, ("execution", "freezing"))]
     starts += map(space.find_nearest, own)
-    # The fast kernels do not support bfloat16.
+    # The fast kernels do not support bfloat16. In int8, the weights are packed already.
     plain = frozen if frozen in own else by_hand
-    reduced = {**plain, "dtype": "bfloat16"}
-    if _has_setting(space, reduced, ("dtype",)):
-        starts.append(space.find_nearest(reduced))
+    shape = _find_most_processes(space) if frozen in own else {}
+    reduced = {
+        "bfloat16": {**plain, "dtype": "bfloat16"},
+        "int8": {**by_hand, **shape, "execution": "eager", "dtype": "int8"},
+    }
+    first = next((dtype for dtype in _list_dtypes(space) if dtype in reduced), "")
+    if first and _has_setting(space, reduced[first], ("dtype",)):
+        starts.append(space.find_nearest(reduced[first]))
     return tuple(dict.fromkeys(starts))
+
+
+def _list_dtypes(space: Space) -> list[str]:
+    """List the number formats of the precision knob, the most promising one first."""
+    knob = space.find_knob("precision")
+    return [] if knob is None else [str(each["dtype"]) for each in space.knobs[knob].choices if "dtype" in each]
 
 
 def _find_most_processes(space: Space) -> Mapping[str, Any]:
@@ -169,9 +182,8 @@ def has_native(space: Space) -> bool:
 def _list_knobs(request: KnobRequest) -> Iterable[Knob]:
     """Yield all knobs that may exist on any machine, those with the largest usual gain first."""
     yield _build_shape_knob(request.machine)
-    layouts = ("contiguous", "channels_last", *(("blocked",) if request.mode == "infer" else ()))
-    layout = _build_knob("memory_format", "kernels without reorders", layouts)
-    if request.mode != "infer" and request.traits.takes_images is not False:
+    layout = _build_layout_knob(request)
+    if request.mode != "infer" and layout is not None:
         yield layout
     yield _build_precision_knob(request)
     if request.mode != "infer" and request.traits.concurrent_under is not None:
@@ -180,7 +192,7 @@ def _list_knobs(request: KnobRequest) -> Iterable[Knob]:
     if request.mode == "infer":
         yield _build_execution_knob(request)
         # The blocked layout excludes frozen weights, which have their own layout.
-        if request.traits.takes_images is not False:
+        if layout is not None:
             yield layout
     yield _build_knob("allocator", "memory is reused instead of returned to the kernel")
     if request.fixed.get("data", "synthetic") != "synthetic":
@@ -225,6 +237,16 @@ def _build_knob(name: str, why: str, values: Iterable[str] | None = None) -> Kno
     return Knob(name, tuple({name: value} for value in values), why)
 
 
+def _build_layout_knob(request: KnobRequest) -> Knob | None:
+    """Build the knob of memory layouts; only images have channels, and only inference packs weights."""
+    takes_no_images = request.traits.takes_images is False
+    if takes_no_images and not request.is_custom:
+        return None
+    layouts = ["contiguous", *(() if takes_no_images else ("channels_last",))]
+    layouts += ["blocked"] if request.mode == "infer" else []
+    return _build_knob("memory_format", "kernels without reorders", layouts) if len(layouts) > 1 else None
+
+
 def _build_shape_knob(machine: MachineView) -> Knob:
     """Build the knob of processes × threads: factorisations of cores and of CPUs, and fewer threads."""
     cores, cpus = machine.num_cores, machine.num_cpus
@@ -256,6 +278,10 @@ def _build_bind_knob(request: KnobRequest) -> Knob:
 def _build_precision_knob(request: KnobRequest) -> Knob:
     """Build the knob of reduced precision; eager execution supports all of them, others do not."""
     dtypes = ("bfloat16", "float16") if request.on_gpu else ("bfloat16", "int8")
+    flags = request.machine.instruction_sets
+    # Without instructions for bfloat16, it is slower than float32.
+    if not request.on_gpu and flags is not None and not flags.intersection(BFLOAT16_FLAGS):
+        dtypes = ("int8", "bfloat16")
     reduced = [name for name in AXES["float32_precision"].choices if name != "default"]
     choices = ({}, *({"dtype": name} for name in dtypes), *({"float32_precision": name} for name in reduced))
     needs = {i: {"execution": "eager", "freezing": "none"} for i in range(1, len(choices))}

@@ -1,11 +1,14 @@
 """The arena on this machine: entrants are paused runs, forked from warm parents."""
 
 import itertools
+import math
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from corewise.measured.parameters import Mode
 from corewise.measured.trial import INFEASIBLE, Protocol, Trial
@@ -24,6 +27,8 @@ SAMPLE_S = 0.4
 SHORT_STEP_S = 0.2
 WARM_UP_S = 1.0
 MAX_RESAMPLES = 2
+# The parts of a start, apart from imports and warm-up.
+SETUP_METRICS = ("prepare_s", "check_s", "first_step_s")
 # Warm parents that are started at the same time; fewer than the pool keeps.
 MAX_CONCURRENT_STARTS = 8
 
@@ -49,13 +54,19 @@ class LiveArena:
         self.tunable, self.folder = tunable, folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._pool = ParentPool(tunable.planner.worker, folder)
+        self.pool = ParentPool(tunable.planner.worker, folder)
         num_cores = build_machine_view(tunable.planner.host, tunable.planner.libraries).num_cores
         self._num_concurrent_starts = min(MAX_CONCURRENT_STARTS, max(1, num_cores // 2))
         self._numbers = itertools.count()
         self._alive: list[LiveEntrant] = []
         # The shapes that the factory returned first.
         self._shapes = ""
+        # What the model says about itself; empty for a step.
+        self.traits: Mapping[str, Any] = {}
+        self._imports = tunable.list_imports()
+        self._is_import_known, self._is_import_safe = False, False
+        # No sampling takes longer than until then, on the monotonic clock.
+        self.deadline = math.inf
         self.steal_detector = StealDetector()
 
     def read_clock(self) -> float:
@@ -66,12 +77,12 @@ class LiveArena:
         trials: list[Trial] = []
         for setting in settings:
             trials += self.tunable.plan(setting, build_racing_protocol(0.0)).trials
-            if trials and self._pool.has_parent(trials[0]):
+            if trials and self.pool.has_parent(trials[0]):
                 return
             if len({ParentKey.from_trial(trial) for trial in trials}) >= self._num_concurrent_starts:
                 break
         self._keep_warm()
-        self._pool.warm(trials)
+        self.pool.warm(trials)
 
     def enter(self, setting: Setting, limit_s: float) -> "LiveEntrant":
         """Start the ranks of a setting, check and warm them; raise Rejection if that fails."""
@@ -101,10 +112,19 @@ class LiveArena:
     def _keep_warm(self) -> None:
         """Mark the parents of live entrants as used, since the least recently used one is evicted first."""
         for entrant in self._alive:
-            self._pool.get(entrant.held.trial)
+            self.pool.get(entrant.held.trial)
 
-    def require_same_shapes(self, run: TrialRun) -> None:
-        """Raise Rejection if the factory returns different shapes: their times cannot be compared."""
+    def inspect_model(self, run: TrialRun) -> None:
+        """Read what the model says about itself.
+
+        Raises:
+            Rejection: The factory returns different shapes, whose times cannot be compared.
+        """
+        if not self._is_import_known:
+            # Threads do not survive a fork, so parents import only what starts none.
+            self._is_import_known = True
+            self._is_import_safe = all(not rank.get("num_import_threads") for rank in run.ranks)
+        self.traits = self.traits or next((rank["traits"] for rank in run.ranks if "traits" in rank), {})
         shapes = {str(rank["shapes"]) for rank in run.ranks if "shapes" in rank}
         self._shapes = self._shapes or next(iter(shapes), "")
         other = next((each for each in shapes if each != self._shapes), "")
@@ -121,12 +141,16 @@ class LiveArena:
         for entrant in list(self._alive):
             entrant.held.kill()
         self._alive.clear()
-        self._pool.kill()
+        self.pool.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _hold(self, trial: Trial) -> HeldRun:
         number = next(self._numbers)
-        return HeldRun(self._pool.get(trial), trial, self.folder / f"held-{number}")
+        return HeldRun(self.pool.get(trial), self.add_imports(trial), self.folder / f"held-{number}")
+
+    def add_imports(self, trial: Trial) -> Trial:
+        """Return the trial with what the user's file imports; warm parents import it if that is safe."""
+        return replace(trial, imports=self._imports, warms_imports=self._is_import_safe)
 
 
 class LiveEntrant:
@@ -155,14 +179,18 @@ class LiveEntrant:
             check_error=None if is_check_missing(run.ranks) else run.metrics.get("check_error", 0.0),
             memory_bytes=run.metrics.get("peak_memory_bytes", 0.0),
             compile_s=run.metrics.get("compile_s", run.metrics.get("planning_s", 0.0)),
+            setup_s=sum(run.metrics.get(name, 0.0) for name in SETUP_METRICS),
         )
 
     def _take_sample(self) -> TrialRun:
-        run = self.held.sample(SAMPLE_S, 3 if 0.0 < self._step_s < SHORT_STEP_S else 1)
+        limit_s = max(1.0, self._arena.deadline - time.monotonic())
+        run = self.held.sample(
+            SAMPLE_S, 3 if 0.0 < self._step_s < SHORT_STEP_S else 1, limit_s if math.isfinite(limit_s) else None
+        )
         if run.status != "ok":
             raise Rejection(run.kind, run.reason)
         _require_joint_training(run, self.held.trial)
-        self._arena.require_same_shapes(run)
+        self._arena.inspect_model(run)
         return run
 
     def leave(self) -> None:

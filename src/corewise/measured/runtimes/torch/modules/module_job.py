@@ -89,7 +89,7 @@ class ModuleJob(Job):
             raise Infeasible(f"{scope}{problem}") from problem
         self._num_winograd = count_winograd_layers(network)
         self._num_prepared_before = count_prepared_weights()
-        self._configured = configure_module(network, settings, group.wrap)
+        self._configured = configure_module(network, settings, group.wrap, group.context.time_limit_s)
         self._output_dtype = ""
         self._first_call_s = self._planning_s = 0.0
 

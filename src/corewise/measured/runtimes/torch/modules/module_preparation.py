@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from typing import Any, Callable, Iterator, cast
+from typing import Any, Callable, Iterator, Optional, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,9 @@ def place_module(module: nn.Module, settings: Settings) -> nn.Module:
     return module.train(settings.training)
 
 
-def configure_module(module: nn.Module, settings: Settings, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+def configure_module(
+    module: nn.Module, settings: Settings, wrap: Callable[[nn.Module], nn.Module], time_limit_s: Optional[float] = None
+) -> nn.Module:
     """Return the module that the trial calls, with the same parameters; `wrap` adds data parallelism."""
     if settings.memory_format == "blocked":
         return convert_to_blocked(module, settings)
@@ -38,7 +40,7 @@ def configure_module(module: nn.Module, settings: Settings, wrap: Callable[[nn.M
     if settings.execution == "fast-kernels":
         return wrap(apply_fast_kernels(module, settings))
     if settings.execution == "malleable":
-        return wrap_malleable(module)
+        return wrap_malleable(module, time_limit_s)
     if settings.execution == "compile":
         with filter_deprecation_warnings():
             # The compiler imports it later, which would warn.

@@ -6,11 +6,13 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import random
-from typing import Any, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.base import Job, RankContext, WorkloadError
@@ -55,7 +57,7 @@ def _build_module_job(made: CustomModule, batch: int, context: RankContext, sett
         loss = (lambda outputs: compute_custom_loss(outputs, shared_targets)) if settings.training else None
         return CheckCase(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
 
-    batches = FixedBatch(inputs, targets, describe_shapes(made))
+    batches = FixedBatch(inputs, targets, describe_shapes(made), inspect_traits(made))
     task = ModuleTask(made.module, batches, batch, compute_custom_loss, LEARNING_RATE, build_case)
     return build_job(task, settings, RankGroup(context, settings))
 
@@ -74,15 +76,17 @@ class KeywordModule(nn.Module):
 class FixedBatch:
     """The factory's inputs, at every step."""
 
-    def __init__(self, inputs: Tuple[Any, ...], targets: Any, shapes: str = "") -> None:
+    def __init__(
+        self, inputs: Tuple[Any, ...], targets: Any, shapes: str = "", traits: Optional[Mapping[str, bool]] = None
+    ) -> None:
         self._batch = (inputs, targets)
-        self._shapes = shapes
+        self._shapes, self._traits = shapes, dict(traits or {})
 
     def next(self) -> Tuple[Tuple[Any, ...], Any]:
         return self._batch
 
     def collect_facts(self) -> Mapping[str, Any]:
-        return {"data": "given by the factory", "shapes": self._shapes}
+        return {"data": "given by the factory", "shapes": self._shapes, "traits": self._traits}
 
     def close(self) -> None:
         return None
@@ -93,6 +97,30 @@ def describe_shapes(made: CustomModule) -> str:
     num_parameters = sum(p.numel() for p in made.module.parameters())
     sizes = ["×".join(map(str, x.shape[1:])) or "1" for x in made.inputs if isinstance(x, Tensor)]
     return f"{num_parameters:,} parameters, inputs of {' and '.join(sizes)}"
+
+
+def inspect_traits(made: CustomModule) -> Dict[str, bool]:
+    """Inspect which settings apply to a module, by the names of the fields of `Traits`.
+
+    Images are floating-point inputs with four dimensions of a module with two-dimensional convolutions. Dropout
+    is found as a layer, or as a probability that a layer holds and passes to a function.
+    """
+    parts = list(made.module.modules())
+    has_convolution = any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in parts)
+    has_image = any(isinstance(x, Tensor) and x.is_floating_point() and x.dim() == 4 for x in made.inputs)
+    return {
+        "takes_images": has_convolution and has_image,
+        "has_batch_norm": any(isinstance(part, _BatchNorm) for part in parts),
+        "has_dropout": any(map(_drops_values, parts)),
+    }
+
+
+def _drops_values(part: nn.Module) -> bool:
+    """Return whether a layer sets random values to zero in training."""
+    if isinstance(part, _DropoutNd):
+        return part.p > 0
+    held = (value for name, value in vars(part).items() if "drop" in name.lower())
+    return any(isinstance(value, float) and 0 < value <= 1 for value in held)
 
 
 def compute_custom_loss(outputs: Any, targets: Any) -> Tensor:
