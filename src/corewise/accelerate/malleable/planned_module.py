@@ -141,6 +141,7 @@ class PlannedModule:
             self._race = None
             times = race.compute_medians_s()
             self.decision.times_s = {PLAIN: times["plain"], self.decision.chosen: times["planned"]}
+            self.decision.losses = {} if winner == "planned" else {self.decision.chosen: race.explain_loss()}
             if winner == "plain":
                 self.decision.executor = None
                 self.decision.chosen = "plain"
@@ -214,6 +215,7 @@ class PlannedModule:
             decision.chosen,
             decision.bound_s,
             decision.is_borrowed,
+            decision.losses,
         )
         if decision.is_borrowed:
             source = "from inputs of another size"
