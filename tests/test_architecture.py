@@ -18,7 +18,10 @@ ALL_FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 # The packages that each package may import besides itself. The order is that of the architecture: a package
 # imports only packages above it, so there is no cycle.
-LEAVES = {"errors", "cache_folder", "owned_files", "process_control", "progress", "text_format", "trusted_paths"}
+LEAVES = {
+    *("errors", "cache_folder", "owned_files", "process_control", "progress", "shared_cores", "text_format"),
+    "trusted_paths",
+}
 ALLOWED_IMPORTS = {
     "accelerate": set(),
     "measured": {"accelerate"},

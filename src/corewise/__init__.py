@@ -16,6 +16,7 @@ _PUBLIC = {
     "quantize": "corewise.accelerate.quantize",
     "report_progress": "corewise.progress",
 }
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> object:
@@ -24,3 +25,7 @@ def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'corewise' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -56,7 +56,7 @@ def test_a_busy_machine_is_reported_before_the_first_trial(
     warner.report_plan([build_trial()])
     shown = capsys.readouterr().err
     assert shown.startswith("corewise: warning: other processes keep ")
-    assert "corewise launch --wait-policy passive" in shown
+    assert "add --set wait_policy=passive" in shown
     warner.report_plan([build_trial()])
     assert capsys.readouterr().err == ""
     assert inner.num_plans == 2

@@ -27,7 +27,7 @@ def test_a_plain_trial_sets_only_the_width_of_every_thread_pool() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"wait_policy": "passive"}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        ({"wait_policy": "passive"}, {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}),
         (
             {"allocator": "retain"},
             {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "67108864"},

@@ -12,10 +12,10 @@ from corewise.machine.foreign_load import (
     ProcessTimes,
     find_descendants,
     measure_foreign_load,
-    parse_busy_ticks,
     parse_process_stat,
     parse_waiting_us,
 )
+from corewise.shared_cores import parse_busy_ticks
 
 TAIL = "0 " * 22
 

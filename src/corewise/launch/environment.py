@@ -21,6 +21,8 @@ RETAIN_VARIABLES = {
     "MALLOC_TRIM_THRESHOLD_": str(16 * GIB),
     "MALLOC_TOP_PAD_": str(64 * 1024**2),
 }
+# Binary logarithm of the cycles that an idle thread of OpenBLAS spins: its smallest and largest value.
+OPENBLAS_SPIN = {WaitPolicy.PASSIVE: "4", WaitPolicy.ACTIVE: "30"}
 PRELOADED_ALLOCATORS = ("tcmalloc", "jemalloc")
 # torch requests huge pages for its tensors, the allocator for everything else (glibc 2.35 or newer).
 TORCH_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
@@ -40,6 +42,7 @@ def build_trial_environment(
     env.update(_build_framework_variables(params))
     if params.wait_policy != WaitPolicy.DEFAULT:
         env["OMP_WAIT_POLICY"] = params.wait_policy.value.upper()
+        env["OPENBLAS_THREAD_TIMEOUT"] = OPENBLAS_SPIN[params.wait_policy]
     if params.allocator == Allocator.RETAIN:
         env.update(RETAIN_VARIABLES)
     if params.huge_pages == HugePages.TRANSPARENT:

@@ -16,7 +16,10 @@ from corewise.trusted_paths import explain_distrust, is_trusted_file
 
 PACKAGE = Path(__file__).resolve().parent.parent
 # The parts that travel to a node. They use only the standard library, numpy and one framework.
-MEASURED_FILES = ("__init__.py", "cache_folder.py", "owned_files.py", "process_control.py", "trusted_paths.py")
+MEASURED_FILES = (
+    *("__init__.py", "cache_folder.py", "owned_files.py", "process_control.py", "shared_cores.py"),
+    "trusted_paths.py",
+)
 MEASURED_FOLDERS = ("measured", "accelerate")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")

@@ -12,13 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from corewise.shared_cores import is_busy_load, parse_busy_ticks
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The window must be long against the tick of /proc/stat (10 ms), and short against the patience of a user.
 WINDOW_S = 0.5
-# Less load than this, in CPUs, may come from the kernel or from the resolution of the counters.
-BUSY_CPUS = 0.5
-# The system itself may use this fraction of many CPUs.
-BUSY_FRACTION = 0.02
 # A process below this load, in CPUs, is not named.
 MIN_NAMED_CPUS = 0.1
 MAX_NAMED = 3
@@ -71,7 +69,7 @@ class ForeignLoad:
     @property
     def is_busy(self) -> bool:
         """Whether others use enough of the allocation to slow down parallel programs."""
-        return self.others_cpus >= max(BUSY_CPUS, BUSY_FRACTION * self.num_cpus)
+        return is_busy_load(self.others_cpus, self.num_cpus)
 
     def to_json(self) -> dict[str, Any]:
         """Return the load as JSON values."""
@@ -108,17 +106,6 @@ class LoadWindow:
 def measure_foreign_load(cpus: Collection[int], window_s: float = WINDOW_S, proc: Path = Path("/proc")) -> ForeignLoad:
     """Measure for `window_s` seconds how much of these CPUs other processes use."""
     return LoadWindow(proc).measure(cpus, window_s)
-
-
-def parse_busy_ticks(stat: str) -> dict[int, int]:
-    """Return the ticks since boot in which each CPU was busy, from the text of /proc/stat."""
-    busy = {}
-    for line in stat.splitlines():
-        name, *counts = line.split() or [""]
-        if re.fullmatch(r"cpu\d+", name) and len(counts) >= 4 and all(count.isdigit() for count in counts):
-            user, nice, system, _idle, _iowait, irq, softirq = [*map(int, counts), 0, 0, 0][:7]
-            busy[int(name[3:])] = user + nice + system + irq + softirq
-    return busy
 
 
 def parse_process_stat(stat: str) -> ProcessTimes | None:

@@ -19,11 +19,6 @@ SWAPPED_BYTES = 64 << 20
 MAX_SHARES = 8
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SEVERITIES = ("error", "warning", "info")
-# What to do on CPUs that others use. The verb `run` prints it too.
-SHARED_CPUS_REMEDY = (
-    "Wait until they end, or ask for an exclusive node (sbatch --exclusive). Otherwise let idle threads sleep: "
-    "`corewise launch --wait-policy passive -- python your_script.py`, or OMP_WAIT_POLICY=passive."
-)
 
 
 @dataclass(frozen=True)
@@ -192,7 +187,9 @@ def _describe_shared_cpus(load: ForeignLoad) -> MachineFinding:
         f"{described[0].upper()}{described[1:]}. Idle OpenMP threads spin on CPUs that others need, and every "
         "parallel region waits for the thread that lost its CPU: programs can run several times slower.",
         f"/proc/stat over {load.window_s * 1000:.0f} ms: {shares}{waiting}",
-        f"{SHARED_CPUS_REMEDY} Corewise marks the trials they disturb.",
+        "Wait until they end, or ask for an exclusive node (sbatch --exclusive). Otherwise let idle threads sleep: "
+        "`corewise launch --wait-policy passive -- python your_script.py`, or OMP_WAIT_POLICY=passive. "
+        "Corewise marks the trials they disturb.",
     )
 
 

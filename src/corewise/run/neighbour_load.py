@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from corewise.machine.foreign_load import parse_busy_ticks
+from corewise.shared_cores import parse_busy_ticks
 
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # More load than this, in CPUs, takes memory bandwidth and cache from the run.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from corewise.errors import UserError
+from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.parameters import Binding
 from corewise.measured.trial import NOT_NOW, Trial, to_json, write_json_atomically
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
@@ -349,6 +350,8 @@ class StudyRun:
                 run = collect_run(trial, results)
                 if run.kind == "disk":
                     raise OSError(errno.ENOSPC, run.reason)
+                if run.kind == "timeout":
+                    run = replace(run, reason=f"{run.reason}{self._explain_slow_run()}")
                 run = replace(run, disturbances=(*run.disturbances, *watch.disturbances))
                 return self._mark_slow_cpu(trial, run)
             except ParentFailure as problem:
@@ -356,6 +359,11 @@ class StudyRun:
                 if problem.category != "crash" or attempt + 1 == MAX_PARENT_STARTS:
                     return TrialRun(status="failed", kind=problem.category, reason=str(problem))
         raise AssertionError("unreachable")
+
+    def _explain_slow_run(self) -> str:
+        """Name the load of others that may have caused a timeout, and the remedy; empty without such load."""
+        load = measure_foreign_load(self.plan.host.allocation.cpus)
+        return f"; {load.describe()}: wait until they end, or add --set wait_policy=passive" if load.is_busy else ""
 
     def _build_run_folder(self, trial: Trial, index: int, lease: Lease | None) -> Path:
         """Return the folder of a run in flight; its name differs from that of a paused process."""

@@ -12,6 +12,7 @@ from corewise.accelerate.capture.program import Call, Program, Ref
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry, build_chrome_trace
 from corewise.accelerate.malleable.explanation import describe_plan
 from corewise.accelerate.malleable.module_wrapper import Malleable, malleable
+from corewise.accelerate.malleable.plan.candidate_choice import choose_fastest, compute_median, explain_losses
 from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
 
 Make = Callable[..., Malleable]
@@ -44,7 +45,20 @@ def test_an_explanation_shows_candidates_bound_and_widths() -> None:
 def test_where_the_module_runs_itself_the_explanation_says_so() -> None:
     text = describe_plan(PROGRAM, TASKS, None, COSTS, (4, 6), {"plain": 0.005}, {}, "plain", 0.005)
     assert "plain reaches 100 % of this bound" in text
-    assert text.endswith("The module itself runs: no candidate was fast enough.")
+    assert text.endswith("The module itself runs: no candidate was faster.")
+
+
+def test_a_candidate_with_the_lower_median_that_does_not_run_has_its_reason() -> None:
+    """The figures shown are those that the decision was made from."""
+    times = {"plain": [0.010, 0.002, 0.010, 0.002, 0.010], "2×1": [0.006] * 5, "moldable": [0.02] * 5}
+    chosen = choose_fastest(times)
+    assert chosen == "plain"
+    medians, losses = {name: compute_median(each) for name, each in times.items()}, explain_losses(times, chosen)
+    text = describe_plan(PROGRAM, TASKS, None, COSTS, (4, 6), medians, {}, chosen, 0.002, losses=losses)
+    assert re.search(r"2×1 +6 +faster than plain in only 3 of 5 rounds", text)
+    assert re.search(r"plain +10 +runs", text)
+    assert re.search(r"moldable +20 +slower than plain", text)
+    assert text.endswith("The module itself runs: 2×1 was faster than plain in only 3 of 5 rounds.")
 
 
 def test_a_notebook_shows_the_explanation(planned: Make) -> None:

@@ -42,6 +42,7 @@ def test_the_figures_are_those_of_the_code() -> None:
     assert f"faster by {100 * candidate_choice.MIN_GAIN:g} %" in text
     assert f"after {adaptive_width.CHECK_INTERVAL_S:g} s" in text
     assert idle_threads.suggest_command() in text
+    assert idle_threads.suggest_command(is_busy=True) in text
 
 
 def test_variables_that_are_set_already_stay() -> None:
@@ -60,3 +61,12 @@ def test_a_process_with_these_variables_gets_no_warning() -> None:
     assert "for milliseconds" in idle_threads.check_environment({"OMP_WAIT_POLICY": "active"}), "for ever, indeed"
     assert idle_threads.suggest_command() in idle_threads.check_environment({})
     assert idle_threads.check_environment({"GOMP_SPINCOUNT": "many"}) != ""
+
+
+def test_on_shared_cores_passive_waiting_is_advised() -> None:
+    for environment in ({}, idle_threads.build_thread_environment({}), {"GOMP_SPINCOUNT": "5000"}):
+        warning = idle_threads.check_environment(environment, is_busy=True)
+        assert "other processes use these cores" in warning
+        assert "--wait-policy passive" in warning
+        assert "ACTIVE" not in warning
+    assert idle_threads.check_environment({"OMP_WAIT_POLICY": "passive"}, is_busy=True) == ""

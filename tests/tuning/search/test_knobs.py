@@ -126,7 +126,7 @@ def test_a_fixed_axis_is_not_varied(fixed: dict[str, int], expected: set[tuple[i
 
 def test_numpy_has_no_knobs_of_frameworks() -> None:
     names = {knob.name for knob in build_offer(runtime="numpy").space.knobs}
-    assert names <= {"shape", "allocator", "bind", "huge_pages"}
+    assert names <= {"shape", "allocator", "bind", "huge_pages", "wait_policy"}
     assert list_reasons(build_offer(runtime="numpy"), "execution") == ["not available in the numpy runtime"]
     assert list_reasons(build_offer(runtime="jax"), "math") == ["not available in the jax runtime"]
     assert list_reasons(build_offer(runtime="tensorflow"), "execution") == ["not available in the tensorflow runtime"]

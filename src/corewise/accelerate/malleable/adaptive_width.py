@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from corewise.accelerate.malleable.cpu_allocation import list_usable_cpus
-from corewise.accelerate.malleable.plan.candidate_choice import choose_fastest, compute_median
+from corewise.accelerate.malleable.plan.candidate_choice import choose_fastest, compute_median, explain_loss
 
 # Seconds between two checks of the allocation. A check reads files below /sys.
 CHECK_INTERVAL_S = 0.2
@@ -92,6 +92,11 @@ class OnlineRace:
         if min(len(times) for times in self.times.values()) <= _CALLS_PER_CANDIDATE:
             return None
         return choose_fastest(self._drop_warmup())
+
+    def explain_loss(self) -> str:
+        """Explain why the plan lost; empty if it won."""
+        times = self._drop_warmup()
+        return explain_loss(times["planned"], times["plain"])
 
     def compute_medians_s(self) -> Dict[str, float]:
         """Compute the median seconds of each candidate's calls."""

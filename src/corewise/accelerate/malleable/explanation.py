@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from corewise.accelerate.capture.program import Program
+from corewise.accelerate.malleable.plan.cost_cache import PLAIN
 from corewise.accelerate.malleable.plan.schedule import CALLER, LanePlan, OperatorTask
 from corewise.accelerate.malleable.plan.task_merging import CallCosts, sum_task_costs
 from corewise.accelerate.malleable.plan.time_bounds import compute_lower_bound_s
@@ -66,13 +67,24 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in [head, *rows]]
 
 
-def format_candidates(times_s: Mapping[str, float], expected_s: Mapping[str, float], chosen: str) -> List[str]:
-    """List the candidates from fast to slow, with their expected times."""
+def format_candidates(
+    times_s: Mapping[str, float], expected_s: Mapping[str, float], chosen: str, losses: Mapping[str, str]
+) -> List[str]:
+    """List the candidates from fast to slow, with their expected times and why they do not run."""
     rows = []
     for name in sorted(times_s, key=lambda one: times_s[one]):
         expected = f"{1e3 * expected_s[name]:.3g}" if name in expected_s else ""
-        rows.append((name, f"{1e3 * times_s[name]:.3g}", expected, "runs" if name == chosen else ""))
+        rows.append((name, f"{1e3 * times_s[name]:.3g}", expected, "runs" if name == chosen else losses.get(name, "")))
     return format_table(("candidate", "ms", "expected", ""), rows)
+
+
+def explain_plain(times_s: Mapping[str, float], losses: Mapping[str, str]) -> str:
+    """Explain why the module itself runs, most of all where a candidate has the lower median."""
+    faster = [name for name in losses if times_s[name] < times_s[PLAIN]]
+    if not faster:
+        return "The module itself runs: no candidate was faster."
+    best = min(faster, key=lambda name: times_s[name])
+    return f"The module itself runs: {best} was {losses[best]}."
 
 
 def _format_count(num: int, what: str) -> str:
@@ -97,8 +109,13 @@ def describe_plan(
     chosen: str,
     bound_s: float,
     is_borrowed: bool = False,
+    losses: Optional[Mapping[str, str]] = None,
 ) -> str:
-    """Describe the plan for one input signature; `is_borrowed`: plan and costs are of another size."""
+    """Describe the plan for one input signature.
+
+    `is_borrowed`: plan and costs are of another size. `losses`: why timed candidates do not run.
+    """
+    losses = {name: reason for name, reason in (losses or {}).items() if name in times_s}
     num_cores = plan.lanes[CALLER].width if plan is not None else max(map(max, costs), default=len(cpus))
     bound_s = bound_s or compute_lower_bound_s(tasks, sum_task_costs(tasks, costs), num_cores)
     bound = f"no schedule can take less than {1e3 * bound_s:.3g} ms"
@@ -123,7 +140,7 @@ def describe_plan(
     if num_cores != len(cpus):
         lines.append(_format_allocation(num_cores, len(cpus)))
     if times_s:
-        lines += format_candidates(times_s, expected_s, chosen)
+        lines += format_candidates(times_s, expected_s, chosen, losses)
         reached = times_s[chosen]
         if reached > 0 and not is_borrowed:
             lines.append(f"{chosen} reaches {100 * min(1.0, bound_s / reached):.0f} % of this bound")
@@ -136,7 +153,7 @@ def describe_plan(
     else:
         lines.append("no plan differs from plain execution: every task is fastest alone, on all cores")
     if plan is None:
-        lines.append("The module itself runs: no candidate was fast enough.")
+        lines.append(explain_plain(times_s, losses))
         return "\n".join(lines)
     rows = build_plan_rows(program, tasks, plan, costs, cpus)
     num_columns = 3 if is_borrowed else 5

@@ -15,7 +15,7 @@ SPIN_COUNT = 300_000
 _ENDLESS_SPIN_COUNT = 10**9
 # Spinning up to this count frees cores soon, even without oversubscription.
 _SHORT_SPIN_COUNT = 10_000
-ACTIVE = "ACTIVE"
+ACTIVE, PASSIVE = "ACTIVE", "PASSIVE"
 GIB = 1024**3
 _log = logging.getLogger("corewise.malleable")
 _logged: Dict[str, bool] = {}
@@ -46,18 +46,26 @@ def build_thread_environment(outer: Optional[Mapping[str, str]] = None) -> Dict[
     return {name: value for name, value in wanted.items() if name not in outer}
 
 
-def check_environment(environment: Optional[Mapping[str, str]] = None) -> str:
-    """Explain why plans cannot reach full speed in this environment, and what to run; empty if they can."""
+def check_environment(environment: Optional[Mapping[str, str]] = None, is_busy: bool = False) -> str:
+    """Explain why plans cannot reach full speed in this environment, and what to run; empty if they can.
+
+    Args:
+        environment: The variables that were set when torch was loaded.
+        is_busy: Other processes use the same cores. Threads that wait actively then take turns with them.
+    """
     environment = os.environ if environment is None else environment
     policy, count = environment.get("OMP_WAIT_POLICY", "").upper(), environment.get("GOMP_SPINCOUNT", "")
     spins = int(count) if count.isdigit() else SPIN_COUNT if policy != ACTIVE else _ENDLESS_SPIN_COUNT
-    if policy == "PASSIVE" or (policy == ACTIVE and spins < _ENDLESS_SPIN_COUNT):
+    if policy == PASSIVE or (policy == ACTIVE and spins < _ENDLESS_SPIN_COUNT and not is_busy):
         return ""
-    if spins <= _SHORT_SPIN_COUNT:
+    if is_busy:
+        problem = "other processes use these cores, and idle OpenMP threads spin on them meanwhile"
+    elif spins <= _SHORT_SPIN_COUNT:
         problem = "OpenMP threads sleep as soon as other teams exist, and every wide operator has to wake them"
     else:
         problem = "idle OpenMP threads spin for milliseconds on cores that other branches need"
-    return f"{problem}. This cannot be changed after torch is loaded. Start the program like this: {suggest_command()}"
+    command = suggest_command(is_busy)
+    return f"{problem}. This cannot be changed after torch is loaded. Start the program like this: {command}"
 
 
 def has_active_waiting(environment: Optional[Mapping[str, str]] = None) -> bool:
@@ -66,10 +74,11 @@ def has_active_waiting(environment: Optional[Mapping[str, str]] = None) -> bool:
     return environment.get("OMP_WAIT_POLICY", "").upper() == ACTIVE
 
 
-def suggest_command() -> str:
-    """Return the command that starts a program with these settings."""
+def suggest_command(is_busy: bool = False) -> str:
+    """Return the command that starts a program with the best settings for cores that are shared or not."""
     variables = f"--env GOMP_SPINCOUNT={SPIN_COUNT} --env OMP_WAIT_POLICY={ACTIVE}"
-    return f"corewise launch {variables} --allocator retain -- python your_script.py"
+    waiting = "--wait-policy passive" if is_busy else variables
+    return f"corewise launch {waiting} --allocator retain -- python your_script.py"
 
 
 def warn_once(text: str) -> None:

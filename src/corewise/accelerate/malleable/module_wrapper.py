@@ -30,6 +30,7 @@ from corewise.accelerate.malleable.idle_threads import check_environment, warn_o
 from corewise.accelerate.malleable.input_signature import InputSignature, explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.malleable.module_watch import ModuleWatch, explain_unsupported_module
 from corewise.accelerate.malleable.planned_module import PlannedModule, PlanRequest, plan_inputs
+from corewise.shared_cores import SharedCoresWindow
 
 # Default budget in seconds for measuring and timing plans, without the capture.
 PLANNING_S = 20.0
@@ -167,6 +168,8 @@ class Malleable:
         self._seen_inputs: Dict[Any, _CallCounter] = {}
         self._num_calls = self._num_changes = self._changed_at = self._plans_from = 0
         self._last_plan: Optional[PlannedModule] = None
+        # Whether other processes used the cores while the last plan was made.
+        self._are_cores_busy = False
         # Remaining calls that run plainly without a check.
         self._num_unchecked = 0
         # The reason of the last unsupported inputs.
@@ -299,7 +302,11 @@ class Malleable:
         if self._watch.has_hidden_parameters:
             plan = PlannedModule(reason="it holds parameters that are not registered with any module")
         else:
+            window = SharedCoresWindow(self._read_cpus())
             plan = plan_inputs(request, teams)
+            is_busy = window.is_busy()
+            # A plan from the cache is ready too soon to see the load.
+            self._are_cores_busy = self._are_cores_busy if is_busy is None else is_busy
             # Export replaces tuples by equal ones.
             after = ModuleWatch(self._module)
             self._watch = after if after.is_equivalent_to(self._watch) else self._watch
@@ -311,7 +318,7 @@ class Malleable:
         if plan.reason:
             warn_once(f"{type(self._module).__name__} runs unchanged: {plan.reason}")
         elif plan.is_planned:
-            warn_once(check_environment())
+            warn_once(check_environment(is_busy=self._are_cores_busy))
         return plan
 
     def _can_pack(self, signature: InputSignature) -> bool:
@@ -368,7 +375,8 @@ class Malleable:
             return parts[0] if parts else f"{head}: no inputs seen yet."
         for signature, plan in self._plans.items():
             parts.append(f"{head}, {signature.describe()}: {plan.explain(self._read_cpus(), self._why_not_native)}")
-        warning = check_environment() if any(plan.is_planned for plan in self._plans.values()) else ""
+        has_plans = any(plan.is_planned for plan in self._plans.values())
+        warning = check_environment(is_busy=self._are_cores_busy) if has_plans or self._are_cores_busy else ""
         return "\n\n".join([*parts, *([f"Note: {warning}"] if warning else [])])
 
     def _repr_html_(self) -> str:
@@ -463,6 +471,7 @@ _OWN_ATTRIBUTES = {
     "_module", "_options", "_executor_name", "_why_not_native", "_pid", "_why_never_planned", "_allocation",
     "_guard", "_held_teams", "_finalizer", "_watch", "_plans", "_seen_inputs", "_last_plan",
     "_why_unsupported", "_num_calls", "_num_changes", "_changed_at", "_plans_from", "_num_unchecked",
+    "_are_cores_busy",
 }  # fmt: skip
 
 # Methods that return the module. The result must keep the plans: fast = fast.to(torch.bfloat16).

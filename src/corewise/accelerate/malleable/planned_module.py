@@ -142,6 +142,7 @@ class PlannedModule:
             self._race = None
             times = race.compute_medians_s()
             self.decision.times_s = {PLAIN: times["plain"], self.decision.chosen: times["planned"]}
+            self.decision.losses = {} if winner == "planned" else {self.decision.chosen: race.explain_loss()}
             if winner == "plain":
                 self.decision.executor = None
                 self.decision.chosen = "plain"
@@ -215,6 +216,7 @@ class PlannedModule:
             decision.chosen,
             decision.bound_s,
             decision.is_borrowed,
+            decision.losses,
         )
         if decision.is_borrowed:
             source = "from inputs of another size"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corewise.machine.foreign_load import measure_foreign_load
-from corewise.machine.machine_findings import SHARED_CPUS_REMEDY
 from corewise.measured.trial import Trial
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
@@ -16,6 +15,10 @@ if TYPE_CHECKING:
 # How the probes describe load of others, in the disturbances of a run.
 LOAD_OF_OTHERS = "other processes"
 EFFECT = "Figures may be several times too slow, most of all with more than one thread. Disturbed runs are marked."
+REMEDY = (
+    "Wait until they end, or ask for an exclusive node (sbatch --exclusive). "
+    "Otherwise let idle threads sleep: add --set wait_policy=passive."
+)
 
 
 class LoadWarner:
@@ -51,4 +54,4 @@ class LoadWarner:
     def _warn(self, cause: str) -> None:
         if not self.has_warned:
             self.has_warned = True
-            print(f"corewise: warning: {cause}. {EFFECT} {SHARED_CPUS_REMEDY}", file=sys.stderr, flush=True)
+            print(f"corewise: warning: {cause}. {EFFECT} {REMEDY}", file=sys.stderr, flush=True)

@@ -353,14 +353,14 @@ def _check_huge_pages(params: TrialParameters, context: FeasibilityContext) -> I
 
 
 _TORCH_ONLY_AXES = (
-    *("memory_format", "execution", "freezing", "denormals", "openmp", "wait_policy"),
+    *("memory_format", "execution", "freezing", "denormals", "openmp"),
     *("data", "loader_workers", "pinned_memory"),
 )
 # The axes of which a runtime supports only the default.
 _UNSUPPORTED_AXES: Mapping[str, tuple[str, ...]] = {
     "numpy": ("device", "dtype", *_TORCH_ONLY_AXES, "float32_precision", "interop_threads"),
-    "jax": (*_TORCH_ONLY_AXES, "interop_threads"),
-    "tensorflow": _TORCH_ONLY_AXES,
+    "jax": (*_TORCH_ONLY_AXES, "wait_policy", "interop_threads"),
+    "tensorflow": (*_TORCH_ONLY_AXES, "wait_policy"),
 }
 
 

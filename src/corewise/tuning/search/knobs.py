@@ -25,7 +25,7 @@ LOADER_WORKERS = (1, 2, 4, 8)
 CPU_KNOBS = ("shape", "allocator", "openmp", "huge_pages", "wait_policy", "denormals", "math")
 COMMON_KNOBS = ("shape", "allocator", "bind", "huge_pages", "placement", "memory_policy", "batch")
 # The knobs of runtimes that lack most of the options of torch.
-OTHER_RUNTIMES = {"numpy": COMMON_KNOBS, "jax": COMMON_KNOBS, "tensorflow": (*COMMON_KNOBS, "math")}
+OTHER_RUNTIMES = {"numpy": (*COMMON_KNOBS, "wait_policy"), "jax": COMMON_KNOBS, "tensorflow": (*COMMON_KNOBS, "math")}
 MODEL_KNOBS = ("memory_format", "execution", "batch")
 # Returns why a point is infeasible here, or an empty text.
 InfeasibilityCheck = Callable[[Mapping[str, Any]], str]

@@ -12,6 +12,10 @@ from typing import Callable, Dict, List, Mapping, Sequence
 MIN_GAIN = 0.02
 # Overhead of a planned call besides its tasks, with cold caches, in seconds.
 CALL_OVERHEAD_S = 400e-6
+# A plan that takes at most this share of plain execution's median may lose more rounds than others.
+_CLEAR_RATIO = 0.5
+# Share of the rounds that a plan must win.
+_MIN_ROUND_SHARE = 0.75
 MIN_ROUNDS = 3
 MAX_ROUNDS = 25
 # Where calls are long, candidates slower than this multiple of the best first call are not timed again.
@@ -85,17 +89,43 @@ def _compute_spread(times: Sequence[float]) -> float:
 
 
 def choose_fastest(times: Mapping[str, Sequence[float]], plain: str = "plain") -> str:
-    """Choose the fastest candidate if both median and lower quartile beat plain execution, else plain."""
-    fastest = min(times, key=lambda name: compute_median(times[name]))
-    wins = _is_faster(compute_median(times[fastest]), compute_median(times[plain]))
-    wins = wins and _is_faster(_compute_lower_quartile(times[fastest]), _compute_lower_quartile(times[plain]))
-    return fastest if wins and _is_mostly_faster(times[fastest], times[plain]) else plain
+    """Choose the fastest of the candidates that beat plain execution; plain execution if none does."""
+    winners = [name for name in times if name != plain and not explain_loss(times[name], times[plain])]
+    return min(winners, key=lambda name: compute_median(times[name])) if winners else plain
 
 
-def _is_mostly_faster(ones: Sequence[float], others: Sequence[float]) -> bool:
-    """Return whether at least three of four calls were faster than the other's call of the same round."""
-    rounds = list(zip(ones, others))
-    return sum(one < other for one, other in rounds) >= 0.75 * len(rounds)
+def explain_losses(times: Mapping[str, Sequence[float]], chosen: str, plain: str = "plain") -> Dict[str, str]:
+    """Explain for each candidate that does not run why it lost, from the times that decided."""
+    losses = {}
+    for name in times:
+        if name not in (chosen, plain):
+            losses[name] = explain_loss(times[name], times[plain]) or f"slower than {chosen}"
+    return losses
+
+
+def explain_loss(ones: Sequence[float], plain: Sequence[float]) -> str:
+    """Explain why a candidate does not beat plain execution; empty if it does.
+
+    Both the median and the lower quartile must be faster, in three of four rounds. Where plain execution is
+    disturbed in most rounds, its fast calls are luck: half its time in most rounds and in total is enough.
+    """
+    if len(ones) < min(MIN_ROUNDS, len(plain)):
+        return "too slow in its first call"
+    one_s, plain_s = compute_median(ones), compute_median(plain)
+    if one_s >= plain_s:
+        return "slower than plain"
+    if not _is_faster(one_s, plain_s):
+        return f"faster than plain by less than {100 * MIN_GAIN:g} % plus {1e3 * CALL_OVERHEAD_S:g} ms"
+    rounds = list(zip(ones, plain))
+    num_faster = sum(one < other for one, other in rounds)
+    is_clear = one_s <= _CLEAR_RATIO * plain_s and sum(one - other for one, other in rounds) < 0
+    if is_clear and num_faster > len(rounds) / 2:
+        return ""
+    if num_faster < _MIN_ROUND_SHARE * len(rounds):
+        return f"faster than plain in only {num_faster} of {len(rounds)} rounds"
+    if not _is_faster(_compute_lower_quartile(ones), _compute_lower_quartile(plain)):
+        return "faster than plain only while plain was disturbed"
+    return ""
 
 
 def _is_faster(one_s: float, plain_s: float) -> bool:

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
@@ -21,7 +21,7 @@ from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep
 from corewise.cache_folder import open_cache_folder
 from corewise.trusted_paths import is_trusted_file
 
-SCHEMA = 4
+SCHEMA = 5
 PLAIN = "plain"
 # Prefixes of environment variables that change the speed of operators.
 _ENVIRONMENT_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "DNNL_", "ONEDNN_", "LD_PRELOAD", "ATEN_CPU")
@@ -36,6 +36,7 @@ class CachedPlan:
         plan: the chosen plan, or None for plain execution.
         times_s: measured seconds of the candidates.
         bound_s: the lower bound of any schedule.
+        losses: why each candidate that was timed and does not run has lost.
     """
 
     call_costs: Tuple[Dict[int, float], ...]
@@ -44,6 +45,7 @@ class CachedPlan:
     plan: Optional[LanePlan]
     times_s: Dict[str, float]
     bound_s: float
+    losses: Dict[str, str] = field(default_factory=dict)
 
 
 def compute_cache_key(fingerprint: str, num_cpus: int, torch_version: str, executor: str, modes: str) -> str:
@@ -141,6 +143,7 @@ def _parse_cached_plan(data: Mapping[str, Any]) -> CachedPlan:
         plan=_parse_lane_plan(plan) if plan else None,
         times_s={str(name): float(s) for name, s in data["times_s"].items()},
         bound_s=float(data["bound_s"]),
+        losses={str(name): str(reason) for name, reason in data["losses"].items()},
     )
 
 

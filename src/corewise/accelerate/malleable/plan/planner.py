@@ -24,6 +24,7 @@ from corewise.accelerate.malleable.plan.candidate_choice import (
     MAX_ROUNDS,
     choose_fastest,
     compute_median,
+    explain_losses,
     is_doubtful,
     time_candidates,
 )
@@ -72,6 +73,8 @@ class PlanDecision:
     bound_s: float = 0.0
     planning_s: float = 0.0
     is_cached: bool = False
+    # Why each timed candidate that does not run has lost.
+    losses: Dict[str, str] = field(default_factory=dict)
     # Measured costs, if call_costs were derived from them.
     measured_costs: Optional[Tuple[Dict[int, float], ...]] = None
     # It belongs to the program that is cut along the batch.
@@ -187,12 +190,19 @@ def _restore_decision(case: PlanningCase, cached: CachedPlan, teams: Teams) -> P
         expected,
         cached.bound_s,
         is_cached=True,
+        losses=dict(cached.losses),
     )
 
 
 def _build_cached_plan(decision: PlanDecision) -> CachedPlan:
     return CachedPlan(
-        decision.call_costs, decision.tasks, decision.chosen, decision.plan, decision.times_s, decision.bound_s
+        decision.call_costs,
+        decision.tasks,
+        decision.chosen,
+        decision.plan,
+        decision.times_s,
+        decision.bound_s,
+        decision.losses,
     )
 
 
@@ -288,6 +298,7 @@ def _race_plans(
         {name: plan.expected_s for name, plan in {**plans, **sliced.plans}.items()},
         compute_lower_bound_s(tasks, sum_task_costs(tasks, costs), num_cores),
         is_in_slices=is_cut,
+        losses=explain_losses(times, chosen, PLAIN),
     )
 
 

@@ -21,7 +21,8 @@ import sys
 from typing import Any, List, Optional
 
 from corewise.measured.workloads.kernels.framework_arrays import ARRAYS, load_arrays
-from corewise.measured.workloads.kernels.tiled_product.__main__ import THREADS, build_int_parser
+from corewise.measured.workloads.kernels.thread_variables import set_thread_variables
+from corewise.measured.workloads.kernels.tiled_product.__main__ import build_int_parser
 from corewise.measured.workloads.registry import load_attribute
 
 REQUIRE_MEMORY = "corewise.measured.runtimes.kernel_job:require_memory"
@@ -33,9 +34,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command; return 0 if done, 1 on breakdown or a full disk, 2 on misuse."""
     options = _build_parser().parse_args(arguments)
     # Libraries read these variables when they are loaded, so nothing is imported before.
-    for name in THREADS:
-        os.environ[name] = str(options.threads)
-
+    set_thread_variables(options.threads)
     try:
         import numpy  # noqa: F401
     except ImportError as problem:

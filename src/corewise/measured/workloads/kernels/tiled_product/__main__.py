@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from corewise.measured.runtimes.base import Infeasible
 from corewise.measured.workloads.kernels.framework_pieces import PIECES
+from corewise.measured.workloads.kernels.thread_variables import set_thread_variables
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS")
 EXAMPLES = """examples:
   python -m corewise.measured.workloads.kernels.tiled_product --size 32768 --memory 2G --folder tiles
   python -m corewise.measured.workloads.kernels.tiled_product --a A.npy --b B.npy --memory 4G --folder product
@@ -28,9 +27,8 @@ DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command; return 0 if done, 1 on failure, 2 on misuse."""
     options = _build_parser().parse_args(arguments)
-    if options.threads is not None:
-        # Libraries read these variables when they are loaded.
-        os.environ.update(dict.fromkeys(THREADS, str(options.threads)))
+    # Libraries read these variables when they are loaded.
+    set_thread_variables(options.threads)
     try:
         import numpy  # noqa: F401
     except ImportError as problem:
