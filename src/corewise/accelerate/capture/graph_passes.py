@@ -15,7 +15,6 @@ from corewise.accelerate.capture import operator_effects
 from corewise.accelerate.capture.graph_nodes import is_mutating
 from corewise.accelerate.capture.module_export import CaptureError
 
-_aten = torch.ops.aten
 # Larger results are computed at every call: bytes of one result, and of all together.
 _MAX_FOLDED_BYTES, _MAX_ALL_FOLDED_BYTES = 2**26, 2**28
 # They return their first argument if its type and sizes stay the same.
@@ -104,6 +103,14 @@ class MemoryUse:
         for each in node.all_input_nodes:
             touched |= self.memories[each]
         return touched
+
+    def forget_writer(self, node: Any) -> None:
+        """Forget what a node writes that is removed from the graph."""
+        for memory, writers in list(self.writers.items()):
+            if node in writers:
+                self.writers[memory] = [each for each in writers if each is not node]
+                if not self.writers[memory]:
+                    del self.writers[memory]
 
     def is_written(self, node: Any) -> bool:
         """Return whether a node of the graph writes to the memory of this value."""

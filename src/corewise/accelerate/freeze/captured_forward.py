@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import time
 from typing import Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from corewise.accelerate.capture.export_silence import wait_for_export
@@ -21,10 +22,21 @@ from corewise.accelerate.capture.module_state import ModuleState, TooManyAttribu
 from corewise.accelerate.capture.torch_modes import explain_interception, get_autocast_dtype
 from corewise.accelerate.equivalence import is_equivalent
 from corewise.accelerate.freeze.captured_graph import CapturedGraph, capture_graph
-from corewise.accelerate.freeze.prepared_tree import MAX_TIME_RATIO, PreparedTree, compare_times, copy_tensors
+from corewise.accelerate.freeze.lstm_replacement import RowLstm
+from corewise.accelerate.freeze.packed_layers import PreparedLayer
+from corewise.accelerate.freeze.prepared_tree import compare_times, copy_tensors
 
 # Maximum number of input signatures with a graph. Others run the prepared module.
 MAX_SIGNATURES = 8
+# Seconds after which no further part of a module is captured.
+MAX_PARTS_S = 30.0
+# No further capture is tried after this many failed ones.
+MAX_FAILURES = 3
+# A graph that takes longer than this multiple of the module's time is not kept. It runs fewer operators, so
+# a smaller difference is noise.
+MAX_TIME_RATIO = 1.1
+# Seconds for comparing both.
+MAX_MEASURING_S = 0.25
 # Signatures that are remembered although they have no graph.
 _MAX_SEEN = 1000
 # A signature is captured at this call. A capture takes about a second.
@@ -34,17 +46,22 @@ CALLS_BEFORE_CAPTURE = 2
 class CapturedForward:
     """The forward of a frozen module: a captured graph where there is one, else the prepared module's code."""
 
-    def __init__(self, tree: PreparedTree, winograd: Optional[bool]) -> None:
-        self._module, self._dtype, self._winograd = tree.module, tree.dtype, winograd
-        self._plain_layers, self._num_prepared = tree.plain_layers, tree.num_prepared
+    def __init__(self, module: nn.Module, dtype: torch.dtype, winograd: Optional[bool]) -> None:
+        self._module, self._dtype, self._winograd = module, dtype, winograd
+        # Names of parts that run through graphs, if the whole module does not.
+        self.captured_parts: List[str] = []
+        # Names of layers that are not prepared, with the reason.
+        self.plain_layers: Dict[str, str] = {}
+        # What a call changes in the module.
+        self._changes: List[str] = []
         self._graphs: Dict[Hashable, Optional[CapturedGraph]] = {}
         self._num_calls: Dict[Hashable, int] = {}
         # Why signatures have no graph.
         self._reasons: Dict[Hashable, str] = {}
         self._guard = threading.RLock()
-        self._is_short = tree.dtype != torch.float32
+        self._is_short = dtype != torch.float32
         # Tools such as generate() read the arguments of forward.
-        self.__signature__ = inspect.signature(type(tree.module).forward.__get__(tree.module))
+        self.__signature__ = inspect.signature(type(module).forward.__get__(module))
         self.__name__ = "forward"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +95,8 @@ class CapturedForward:
             if len(self._num_calls) > _MAX_SEEN:
                 self._num_calls.clear()
             num_graphs = sum(graph is not None for graph in self._graphs.values())
-            if num < CALLS_BEFORE_CAPTURE or num_graphs >= MAX_SIGNATURES or len(self._graphs) >= _MAX_SEEN:
+            num_failed = len(self._graphs) - num_graphs
+            if num < CALLS_BEFORE_CAPTURE or num_graphs >= MAX_SIGNATURES or num_failed >= MAX_FAILURES:
                 return None
             return self.capture(args, kwargs)
 
@@ -121,8 +139,9 @@ class CapturedForward:
             ratio = compare_times(
                 lambda: type(self._module).forward(self._module, *given, **named),
                 lambda: captured.build_result(captured.run(*separate)),
+                MAX_MEASURING_S,
             )
-            if ratio > 1 / MAX_TIME_RATIO:
+            if ratio > MAX_TIME_RATIO:
                 raise CaptureError("its captured operators are slower than its code")
         return graph
 
@@ -134,12 +153,13 @@ class CapturedForward:
             raise CaptureError(str(problem)) from problem
         try:
             wanted = self.run_module(*copy_tensors(args), **copy_tensors(dict(kwargs)))
-            changed = before.find_changes()
-            if changed:
-                raise CaptureError(f"its forward changes attributes ({', '.join(changed[:3])})")
-            return wanted
+            # A later call may find what an earlier one has left, and change nothing.
+            self._changes = self._changes or before.find_changes()
         finally:
             before.restore()
+        if self._changes:
+            raise CaptureError(f"its forward changes attributes ({', '.join(self._changes[:3])})")
+        return wanted
 
     def _keep_types(self, graph: CapturedGraph, wanted: Any, got: Any) -> CapturedGraph:
         """Convert results to the types that the module's code returns under autocast."""
@@ -154,13 +174,16 @@ class CapturedForward:
     def explain(self) -> str:
         """Describe what is prepared and captured, and what runs as before, with the reasons."""
         with self._guard:
-            lines = [f"{self._num_prepared} layers have prepared weights"]
+            lines = [f"{self.num_prepared} layers have prepared weights"]
             for graph in self._graphs.values():
                 if graph is not None:
                     lines.append(f"a captured graph of {graph.num_operators} operators runs for one input signature")
             lines += [f"the module's code runs for one input signature: {reason}" for reason in self._reasons.values()]
+            if self.captured_parts:
+                more = f" and {len(self.captured_parts) - 3} more" if len(self.captured_parts) > 3 else ""
+                lines.append(f"captured graphs run in its parts {', '.join(self.captured_parts[:3])}{more}")
             by_reason: Dict[str, List[str]] = {}
-            for name, reason in self._plain_layers.items():
+            for name, reason in self.plain_layers.items():
                 by_reason.setdefault(reason, []).append(name)
             for reason, names in by_reason.items():
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -170,7 +193,7 @@ class CapturedForward:
     @property
     def num_prepared(self) -> int:
         """Number of prepared layers."""
-        return self._num_prepared
+        return sum(isinstance(part, (PreparedLayer, RowLstm)) for part in self._module.modules())
 
     def has_graph(self) -> bool:
         """Return whether an input signature runs through a captured graph."""
@@ -192,6 +215,52 @@ class CapturedForward:
 
 
 _UNKNOWN: Any = object()
+
+
+def capture_parts(
+    module: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype, winograd: Optional[bool]
+) -> List[str]:
+    """Capture the largest parts of a module that can be captured; return their names.
+
+    The module's own code runs around them.
+    """
+    inputs: Dict[int, Tuple[Tuple[Any, ...], Dict[str, Any]]] = {}
+
+    def record(part: nn.Module, given: Tuple[Any, ...], named: Dict[str, Any]) -> None:
+        inputs.setdefault(id(part), (given, named))
+
+    parts = [part for name, part in module.named_modules() if name and _is_worth_capturing(part)]
+    hooks = [part.register_forward_pre_hook(record, with_kwargs=True) for part in parts]
+    before = ModuleState(module)
+    try:
+        with torch.no_grad():
+            module(*copy_tensors(args), **copy_tensors(dict(kwargs)))
+    finally:
+        before.restore()
+        for hook in hooks:
+            hook.remove()
+    names: List[str] = []
+    until = time.perf_counter() + MAX_PARTS_S
+
+    def visit(part: nn.Module, name: str) -> None:
+        given = inputs.get(id(part))
+        if given is not None and time.perf_counter() < until:
+            forward = CapturedForward(part, dtype, winograd)
+            if forward.capture(*given) is not None:
+                vars(part)["forward"] = forward
+                names.append(name)
+                return
+        for child_name, child in part.named_children():
+            visit(child, f"{name}.{child_name}" if name else child_name)
+
+    visit(module, "")
+    return names
+
+
+def _is_worth_capturing(part: nn.Module) -> bool:
+    """Return whether a part holds prepared layers, and more than one layer."""
+    layers = [each for each in part.modules() if isinstance(each, PreparedLayer)]
+    return bool(layers) and part not in layers and "forward" not in vars(part)
 
 
 def _describe_leaf(leaf: Any) -> Hashable:

@@ -64,6 +64,7 @@ class LayerStub(nn.Module):
     def __init__(self, layer: PreparedLayer) -> None:
         super().__init__()
         self.prepared = _Holder(layer)
+        vars(self).update(layer.settings)
         shape = tuple(layer.weight.shape)
         self.register_buffer("weight", torch.zeros(()).expand(shape))
         self.register_buffer("bias", None if layer.bias is None else torch.zeros(()).expand(shape[:1]))
@@ -93,7 +94,6 @@ def capture_graph(
     skeleton = build_stand_in(module)
     if skeleton is None:
         raise CaptureError("parts of it are not built from their attributes")
-    vars(skeleton).pop("forward", None)
     _insert_stubs(skeleton)
     wrapper = TensorsOnly(skeleton).eval()
     try:
@@ -107,12 +107,21 @@ def capture_graph(
     finally:
         # The module's code may change objects that stand-in and module share.
         before.restore()
-    return _GraphFreezer(exported, wrapper, dtype, winograd).freeze()
+    try:
+        return _GraphFreezer(exported, wrapper, dtype, winograd).freeze()
+    except CaptureError:
+        raise
+    # The module's own code remains.
+    except Exception as problem:
+        raise CaptureError(f"rewriting its graph fails: {type(problem).__name__}: {problem}") from problem
 
 
 def _insert_stubs(skeleton: nn.Module) -> None:
     stubs: Dict[int, nn.Module] = {}
     for part in list(skeleton.modules()):
+        # The forward of a part with its own graphs; the class has the code.
+        if hasattr(vars(part).get("forward"), "run_module"):
+            del vars(part)["forward"]
         for name, child in list(part._modules.items()):
             if isinstance(child, PreparedLayer):
                 part._modules[name] = stubs.setdefault(id(child), LayerStub(child))
@@ -135,6 +144,8 @@ class _GraphFreezer:
         self.owners: Dict[Any, nn.Module] = {}
         # The prepared layer that each rewritten node calls.
         self.calls: Dict[Any, PreparedLayer] = {}
+        self.memory: graph_passes.MemoryUse
+        self.places: Dict[Any, int] = {}
 
     def freeze(self) -> CapturedGraph:
         graph_passes.check_operators(self.graph)
@@ -185,9 +196,8 @@ class _GraphFreezer:
             raise CaptureError("its forward writes to its parameters, buffers or constants")
 
     def _call_prepared_layers(self) -> None:
-        memory = graph_passes.MemoryUse(self.graph)
-        # A sum that moves forward reads its other value earlier, which matters if that changes.
-        places = {node: place for place, node in enumerate(self.graph.nodes)}
+        self.memory = graph_passes.MemoryUse(self.graph)
+        self.places = dict(self.memory.places)
         has_convolutions = False
         for node in list(self.graph.nodes):
             if node.target not in (_aten.linear.default, _aten.conv2d.default):
@@ -200,7 +210,7 @@ class _GraphFreezer:
             if isinstance(layer, PreparedConvolution):
                 has_convolutions = True
                 end, layer = self._fold_norm(end, layer)
-            end, other = self._find_sum(end, layer, places, memory)
+            end, other = self._find_sum(end)
             end = self._fuse_activation(end, layer, other)
             self._insert_call(node, end, layer, x, other)
         unfinished = [node for node in self.graph.nodes if any(each in self.layers for each in node.all_input_nodes)]
@@ -249,27 +259,19 @@ class _GraphFreezer:
             return node, layer
         plain = layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
         fused = nn.utils.fusion.fuse_conv_bn_weights(
-            plain.float(),
-            None if layer.bias is None else layer.bias.float(),
-            given[2],
-            given[3],
-            eps,
-            given[0],
-            given[1],
+            plain.float(), None if layer.bias is None else layer.bias.float(), *given[2:], eps, *given[:2]
         )
         made = PreparedConvolution(_describe_convolution(layer, *fused), get_value(node.args[0]).shape, self.dtype)
         return user, made
 
-    def _find_sum(self, node: Any, layer: PreparedLayer, places: Mapping[Any, int], memory: Any) -> Tuple[Any, Any]:
-        """Find the sum with another value that is the only reader of a layer."""
+    def _find_sum(self, node: Any) -> Tuple[Any, Any]:
+        """Find the sum with another value that is the only reader of a layer.
+
+        The fused sum reads that value earlier, so nothing may write to it.
+        """
         user = _find_only_user(node)
-        if (
-            user is None
-            or user.target not in _SUMS
-            or len(user.args) != 2
-            or user.kwargs
-            or self.dtype != torch.float32
-        ):
+        is_sum = user is not None and user.target in _SUMS and len(user.args) == 2 and not user.kwargs
+        if not is_sum or self.dtype != torch.float32:
             return node, None
         others = [one for one in user.args if one is not node]
         # A sum in place changes the other value.
@@ -278,14 +280,11 @@ class _GraphFreezer:
         [other] = others
         value = get_value(other) if isinstance(other, torch.fx.Node) else None
         fits = isinstance(value, Tensor) and value.shape == get_value(node).shape and value.dtype == torch.float32
-        if not fits or other not in places or memory.is_written(other):
+        if not fits or other not in self.places or self.memory.is_written(other):
             return node, None
-        start = self._find_start(node)
-        return (user, other) if places[other] < places[start] else (node, None)
-
-    def _find_start(self, node: Any) -> Any:
-        """Return the node at whose place the fused layer runs."""
-        return node.args[0] if node.target is _aten.batch_norm.default else node
+        # The fused layer runs at the place of its first operator.
+        start = node.args[0] if node.target is _aten.batch_norm.default else node
+        return (user, other) if self.places[other] < self.places[start] else (node, None)
 
     def _fuse_activation(self, node: Any, layer: PreparedLayer, other: Any) -> Any:
         user = _find_only_user(node)
@@ -306,35 +305,28 @@ class _GraphFreezer:
                 new = self.graph.create_node("call_function", layer.forward, (x,) if other is None else (x, other))
         new.meta["val"] = get_value(end)
         self.calls[new] = layer
-        between = end
-        end.replace_all_uses_with(new)
-        # The replaced nodes form a chain from the layer to its last fused operator.
-        while between is not node:
-            before = next(
-                each for each in between.all_input_nodes if each is node or each in self._chain(node, between)
-            )
-            self.graph.erase_node(between)
-            between = before
-        self.graph.erase_node(node)
+        self._replace_chain(node, end, new)
 
-    def _chain(self, node: Any, end: Any) -> List[Any]:
-        chain, current = [], node
-        while current is not end and current is not None:
-            chain.append(current)
-            current = _find_only_user(current)
-        return chain
+    def _replace_chain(self, node: Any, end: Any, new: Any) -> None:
+        """Replace nodes, each the only reader of the one before, from the layer to its last fused operator."""
+        chain = [node]
+        while chain[-1] is not end:
+            chain.append(_find_only_user(chain[-1]))
+        end.replace_all_uses_with(new)
+        self.places[new], self.memory.memories[new] = self.places[node], self.memory.memories[end]
+        for each in reversed(chain):
+            self.memory.forget_writer(each)
+            self.graph.erase_node(each)
 
     def _call_linear(self, layer: PreparedLinear, x: Any, other: Any) -> Any:
         name, approximation = layer.activation
-        weight, bias = _Constant(layer.weight), None if layer.bias is None else _Constant(layer.bias)
-        packed = self._add_constant(weight.value)
-        shift = None if bias is None else self._add_constant(bias.value)
+        weight = self._add_constant(layer.weight)
+        bias = None if layer.bias is None else self._add_constant(layer.bias)
         operator = torch.ops.mkldnn._linear_pointwise
         if other is not None:
-            return self.graph.create_node("call_function", operator.binary, (x, other, packed, shift, "add"))
-        return self.graph.create_node(
-            "call_function", operator.default, (x, packed, shift, name, [], approximation or "")
-        )
+            return self.graph.create_node("call_function", operator.binary, (x, other, weight, bias, "add"))
+        args = (x, weight, bias, name, [], approximation or "")
+        return self.graph.create_node("call_function", operator.default, args)
 
     def _add_constant(self, value: Any) -> Any:
         with self.graph.inserting_before(next(iter(self.graph.nodes))):
@@ -348,16 +340,10 @@ class _GraphFreezer:
                 continue
             plain = layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
             described = _describe_convolution(layer, plain, layer.bias)
-            if not supports_layer(described):
-                continue
-            faster = WinogradConvolution(described, layer)
-            samples = [torch.randn(get_value(each).shape) for each in node.args]
-            samples = [each.contiguous(memory_format=torch.channels_last) for each in samples]
-            if self.winograd is None:
-                one, two = layer, faster
-                if compare_times(lambda: one(*samples), lambda: two(*samples)) > 1 / MIN_SPEEDUP:
-                    continue
-            node.target = faster.forward
+            if supports_layer(described):
+                faster = WinogradConvolution(described, layer)
+                if self.winograd or _is_faster(faster, layer, [get_value(each).shape for each in node.args]):
+                    node.target = faster.forward
 
     def _remove_unused_placeholders(self) -> None:
         for node in list(self.graph.nodes):
@@ -366,9 +352,10 @@ class _GraphFreezer:
                 self.graph.erase_node(node)
 
 
-class _Constant:
-    def __init__(self, value: Any) -> None:
-        self.value = value
+def _is_faster(one: PreparedConvolution, other: PreparedConvolution, shapes: Sequence[Any]) -> bool:
+    """Measure whether one convolution is faster than the other by enough, on images with channels last."""
+    images = [torch.randn(shape).contiguous(memory_format=torch.channels_last) for shape in shapes]
+    return compare_times(lambda: other(*images), lambda: one(*images)) <= 1 / MIN_SPEEDUP
 
 
 def _copy_layer(layer: PreparedLayer) -> PreparedLayer:

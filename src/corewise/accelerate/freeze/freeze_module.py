@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from corewise.accelerate.equivalence import copy_inputs, has_nan, require_equivalent, restore_module
 from corewise.accelerate.fast_kernels.winograd_convolution import use_winograd
 from corewise.accelerate.freeze import lstm_replacement
-from corewise.accelerate.freeze.captured_forward import CapturedForward
+from corewise.accelerate.freeze.captured_forward import CapturedForward, capture_parts
 from corewise.accelerate.freeze.lstm_joining import find_unused_name, join_lstms
 from corewise.accelerate.freeze.packed_layers import Activation, PreparedConvolution, PreparedLayer, PreparedLinear
 from corewise.accelerate.freeze.prepared_tree import PreparedTree, copy_tensors
@@ -174,8 +174,10 @@ def _prepare_captured(
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
     with autocast:
         tree = PreparedTree(module, args, kwargs, dtype)
-        forward = CapturedForward(tree, winograd)
-        forward.capture(args, kwargs)
+        forward = CapturedForward(tree.module, dtype, winograd)
+        forward.plain_layers = tree.plain_layers
+        if forward.capture(args, kwargs) is None and tree.num_prepared:
+            forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
     if not tree.num_prepared and not forward.has_graph():
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
     vars(tree.module)["forward"] = forward

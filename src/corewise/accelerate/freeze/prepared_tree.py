@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils import _pytree as pytree
 
-from corewise.accelerate.equivalence import restore_module
+from corewise.accelerate.capture.module_state import ModuleState, TooManyAttributesError
 from corewise.accelerate.fast_kernels.kernel_support import has_kernels
 from corewise.accelerate.fast_kernels.use_fast_kernels import uses_fast_kernels
 from corewise.accelerate.freeze.lstm_replacement import RowLstm
-from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear
+from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear, compute_padding
 from corewise.accelerate.freeze.weight_folding import has_hooks, is_standard_layer
 from corewise.accelerate.unsupported import Unsupported
 
@@ -68,9 +68,14 @@ class PreparedTree:
         layers = [each for each in self.module.modules() if _can_prepare(each)]
         hooks = [layer.register_forward_pre_hook(record) for layer in layers]
         try:
-            # The hooks are removed before the attributes are restored.
-            with restore_module(self.module), torch.no_grad():
-                self.module(*copy_tensors(args), **copy_tensors(kwargs))
+            before = ModuleState(self.module)
+            try:
+                with torch.no_grad():
+                    self.module(*copy_tensors(args), **copy_tensors(kwargs))
+            finally:
+                before.restore()
+        except TooManyAttributesError as problem:
+            raise Unsupported(f"freezing full: {problem}") from problem
         finally:
             for hook in hooks:
                 hook.remove()
@@ -123,13 +128,14 @@ class PreparedTree:
         return self._decisions[key]
 
 
-def compare_times(one: Call, other: Call) -> float:
+def compare_times(one: Call, other: Call, max_s: float = MAX_MEASURING_S) -> float:
     """Return the time of the second call relative to the first: the best of a few rounds of either."""
     best = [float("inf"), float("inf")]
-    one(), other()
+    one()
+    other()
     began = time.perf_counter()
     for number in range(MAX_ROUNDS):
-        if number >= MIN_ROUNDS and time.perf_counter() - began > MAX_MEASURING_S:
+        if number >= MIN_ROUNDS and time.perf_counter() - began > max_s:
             break
         for place, call in enumerate((one, other)):
             start = time.perf_counter()
@@ -162,7 +168,7 @@ def _can_prepare(layer: nn.Module) -> bool:
     is_layer = isinstance(layer, (nn.Linear, nn.Conv2d)) and is_standard_layer(layer)
     if not (is_layer or is_transposed_linear(layer)) or "forward" in vars(layer):
         return False
-    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
+    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or compute_padding(layer) is None):
         return False
     has_plain_weights = all(type(each) is nn.Parameter and each.dtype == torch.float32 for each in layer.parameters())
     return has_plain_weights and not has_hooks(layer) and not is_parametrized(layer) and bool(list(layer.parameters()))
