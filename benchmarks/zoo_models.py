@@ -6,6 +6,7 @@ Models of a package that is not installed are skipped.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -311,7 +312,7 @@ def list_models() -> dict[str, Builder]:
     for package, names in (("torchvision", _TORCHVISION), ("timm", _TIMM)):
         if is_installed(package):
             found.update({f"{package}/{name}": (package, name) for name in names})
-    return {name: (lambda key=key: _build_named(*key)) for name, key in found.items()}
+    return {name: functools.partial(_build_named, *key) for name, key in found.items()}
 
 
 def is_installed(package: str) -> bool:

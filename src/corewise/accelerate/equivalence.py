@@ -85,7 +85,7 @@ def _list_leaves(result: Any, depth: int = 0) -> Iterator[Any]:
 def _has_only_attributes(item: Any) -> bool:
     """Return whether an object has attributes, and no comparison by value."""
     is_object = hasattr(item, "__dict__") and not isinstance(item, (Tensor, type, nn.Module)) and not callable(item)
-    return is_object and type(item).__eq__ is object.__eq__
+    return is_object and getattr(type(item), "__eq__", None) is object.__eq__
 
 
 def _is_close(one: Any, other: Any) -> bool:

@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import threading
@@ -167,9 +168,8 @@ class CapturedForward:
         others = [one.dtype for one in pytree.tree_leaves(got) if isinstance(one, Tensor)]
         if types == others or len(types) != len(others) or not self._is_short:
             return graph
-        return CapturedGraph(
-            graph.run, functools.partial(_build_converted, graph.build_result, tuple(types)), graph.num_operators
-        )
+        build = functools.partial(_build_converted, graph.build_result, tuple(types))
+        return dataclasses.replace(graph, build_result=build)
 
     def explain(self) -> str:
         """Describe what is prepared and captured, and what runs as before, with the reasons."""
@@ -193,11 +193,8 @@ class CapturedForward:
     @property
     def num_prepared(self) -> int:
         """Number of prepared layers."""
-        return sum(isinstance(part, (PreparedLayer, RowLstm)) for part in self._module.modules())
-
-    def has_graph(self) -> bool:
-        """Return whether an input signature runs through a captured graph."""
-        return any(graph is not None for graph in self._graphs.values())
+        num_layers = sum(isinstance(part, (PreparedLayer, RowLstm)) for part in self._module.modules())
+        return max([num_layers, *(graph.num_prepared for graph in self._graphs.values() if graph is not None)])
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> CapturedForward:
         import copy

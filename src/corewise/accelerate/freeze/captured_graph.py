@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from corewise.accelerate.capture.result_objects import TensorsOnly, UnknownResul
 from corewise.accelerate.fast_kernels.kernel_support import has_kernels
 from corewise.accelerate.fast_kernels.winograd_convolution import MIN_SPEEDUP, WinogradConvolution, supports_layer
 from corewise.accelerate.freeze.lstm_replacement import RowLstm
-from corewise.accelerate.freeze.packed_layers import Activation, PreparedConvolution, PreparedLayer, PreparedLinear
+from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear
 from corewise.accelerate.freeze.prepared_tree import MAX_TIME_RATIO, compare_times
 from corewise.accelerate.freeze.weight_folding import has_hooks
 
@@ -51,11 +51,13 @@ class CapturedGraph:
         run: Takes the flattened inputs and returns the tensors of the result.
         build_result: Builds the result around its tensors.
         num_operators: How many operators run.
+        num_prepared: How many of them are layers with prepared weights, or LSTMs on our kernel.
     """
 
     run: Callable[..., List[Any]]
     build_result: Callable[[List[Any]], Any]
     num_operators: int
+    num_prepared: int
 
 
 class LayerStub(nn.Module):
@@ -69,12 +71,12 @@ class LayerStub(nn.Module):
         self.register_buffer("weight", torch.zeros(()).expand(shape))
         self.register_buffer("bias", None if layer.bias is None else torch.zeros(()).expand(shape[:1]))
 
-    def forward(self, x: Tensor) -> Tensor:
-        layer = self.prepared.layer
+    def forward(self, x: Tensor) -> Any:
+        layer, weight, bias = self.prepared.layer, cast(Tensor, self.weight), cast(Optional[Tensor], self.bias)
         if isinstance(layer, PreparedConvolution):
-            padding, stride, dilation, groups = layer.sizes
-            return functional.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
-        return functional.linear(x, self.weight, self.bias)
+            padding, stride, dilation, groups = cast(Any, layer.sizes)
+            return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return functional.linear(x, weight, bias)
 
 
 class _Holder:
@@ -140,7 +142,7 @@ class _GraphFreezer:
         self.constants: Dict[Any, Any] = {}
         # Placeholders of weights that are prepared, and names of those that are not.
         self.layers: Dict[Any, PreparedLayer] = {}
-        self.stub_biases: set[Any] = set()
+        self.stub_biases: Set[Any] = set()
         self.owners: Dict[Any, nn.Module] = {}
         # The prepared layer that each rewritten node calls.
         self.calls: Dict[Any, PreparedLayer] = {}
@@ -157,15 +159,16 @@ class _GraphFreezer:
         graph_passes.fold_constants(self.graph, self.constants, is_usable)
         _replace_tanh_gelus(self.graph)
         self._call_prepared_layers()
+        num_prepared = len(self.calls)
         if is_float:
             self._use_winograd()
             if any(node.target is _aten.lstm.input for node in self.graph.nodes) and has_kernels():
-                lstm_kernel_rewrite.replace_lstms(self.graph)
+                num_prepared += lstm_kernel_rewrite.replace_lstms(self.graph)
         self.graph.eliminate_dead_code(_has_effects)
         self._remove_unused_placeholders()
         run = compile_graph(self.graph, self.inputs, self.constants)
         num = sum(node.op == "call_function" for node in self.graph.nodes)
-        return CapturedGraph(run, self.wrapper.holder.template.build, num)
+        return CapturedGraph(run, self.wrapper.holder.template.build, num, num_prepared)
 
     def _read_placeholders(self) -> None:
         nodes = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -228,12 +231,33 @@ class _GraphFreezer:
         weight = node.args[1]
         if weight in self.layers:
             return self.layers[weight]
-        owner = self.owners.get(weight)
-        is_linear = node.target is _aten.linear.default
-        # The tree has decided on layers. Weights that are used otherwise are decided on here.
-        if not is_linear or weight not in self.constants or isinstance(owner, (nn.Linear, LayerStub)):
+        if weight not in self.constants:
             return None
-        return self._prepare_linear(node)
+        if node.target is _aten.conv2d.default:
+            return self._prepare_convolution(node)
+        # The tree has decided on linear layers. Weights that are used otherwise are decided on here.
+        return None if isinstance(self.owners.get(weight), nn.Linear) else self._prepare_linear(node)
+
+    def _prepare_convolution(self, node: Any) -> Optional[PreparedLayer]:
+        """Prepare a convolution that is not faster alone, but may be together with its norm and activation."""
+        x, weight, bias, *settings = get_arguments(node, 7)
+        value, constant = get_value(x), self.constants[weight]
+        follower = _find_only_user(node)
+        is_followed = follower is not None and (follower.target is _aten.batch_norm.default or follower in self._sums())
+        is_supported = value.dim() == 4 and value.dtype == constant.dtype == torch.float32 and value.numel()
+        if not is_followed or not is_supported or (bias is not None and bias not in self.constants):
+            return None
+        plain = _build_convolution(constant, None if bias is None else self.constants[bias], *settings)
+        made = PreparedConvolution(plain, value.shape, self.dtype)
+        sample = torch.randn(value.shape).contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            once = plain(sample)
+            # The norm, or the sum, is another pass over the result.
+            ratio = compare_times(lambda: plain(sample).add_(once), lambda: made(sample))
+        return made if self.dtype != torch.float32 or ratio < MAX_TIME_RATIO else None
+
+    def _sums(self) -> Set[Any]:
+        return {node for node in self.graph.nodes if node.target in _SUMS}
 
     def _prepare_linear(self, node: Any) -> Optional[PreparedLayer]:
         x, weight, bias = get_arguments(node, 3)
@@ -258,9 +282,9 @@ class _GraphFreezer:
         if training or mean is None or variance is None or any(one is user for one in given):
             return node, layer
         plain = layer.weight.to_dense() if layer.weight.is_mkldnn else layer.weight
-        fused = nn.utils.fusion.fuse_conv_bn_weights(
-            plain.float(), None if layer.bias is None else layer.bias.float(), *given[2:], eps, *given[:2]
-        )
+        shift = None if layer.bias is None else layer.bias.float()
+        fuse: Any = nn.utils.fusion.fuse_conv_bn_weights
+        fused = fuse(plain.float(), shift, *given[2:], eps, *given[:2])
         made = PreparedConvolution(_describe_convolution(layer, *fused), get_value(node.args[0]).shape, self.dtype)
         return user, made
 
@@ -294,7 +318,7 @@ class _GraphFreezer:
         if other is not None and (name != "relu" or isinstance(layer, PreparedLinear)):
             return node
         approximation = str(user.kwargs.get("approximate", "none")) if name == "gelu" else None
-        layer.activation = cast(Activation, (name, approximation))
+        layer.activation = (name, approximation)
         return user
 
     def _insert_call(self, node: Any, end: Any, layer: PreparedLayer, x: Any, other: Any) -> None:
@@ -325,7 +349,7 @@ class _GraphFreezer:
         operator = torch.ops.mkldnn._linear_pointwise
         if other is not None:
             return self.graph.create_node("call_function", operator.binary, (x, other, weight, bias, "add"))
-        args = (x, weight, bias, name, [], approximation or "")
+        args: Tuple[Any, ...] = (x, weight, bias, name, [], approximation or "")
         return self.graph.create_node("call_function", operator.default, args)
 
     def _add_constant(self, value: Any) -> Any:
@@ -360,17 +384,24 @@ def _is_faster(one: PreparedConvolution, other: PreparedConvolution, shapes: Seq
 
 def _copy_layer(layer: PreparedLayer) -> PreparedLayer:
     """Copy a layer that shares the weights, and may get another activation."""
-    new = cast(PreparedLayer, object.__new__(type(layer)))
+    new = object.__new__(type(layer))
     vars(new).update(vars(layer))
     return new
 
 
 def _describe_convolution(layer: PreparedConvolution, weight: Tensor, bias: Optional[Tensor]) -> nn.Conv2d:
     """Build the plain layer of a prepared one, with these weights."""
-    padding, stride, dilation, groups = layer.sizes
-    options = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation), "groups": groups}
+    padding, stride, dilation, groups = cast(Any, layer.sizes)
+    return _build_convolution(weight, bias, stride, padding, dilation, groups)
+
+
+def _build_convolution(
+    weight: Tensor, bias: Optional[Tensor], stride: Any, padding: Any, dilation: Any, groups: int
+) -> nn.Conv2d:
+    pairs = [(one, one) if isinstance(one, int) else tuple(one) for one in (stride, padding, dilation)]
     channels = (weight.shape[1] * groups, weight.shape[0])
-    plain = nn.Conv2d(*channels, layer.kernel, bias=bias is not None, device="meta", **options)  # type: ignore[arg-type]
+    make: Any = nn.Conv2d
+    plain: nn.Conv2d = make(*channels, tuple(weight.shape[2:]), *pairs, groups, bias is not None, device="meta")
     plain.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
         plain.bias = nn.Parameter(bias.detach(), requires_grad=False)
@@ -419,7 +450,7 @@ def _match_tanh_gelu(node: Any) -> Any:
 def _list_pairs(node: Any, target: Any) -> Sequence[Tuple[Any, Any]]:
     """List both orders of the arguments of an operator on two values."""
     is_call = isinstance(node, torch.fx.Node) and node.target is target and len(node.args) == 2 and not node.kwargs
-    return [tuple(node.args), tuple(reversed(node.args))] if is_call else []  # type: ignore[list-item]
+    return [tuple(node.args), tuple(reversed(node.args))] if is_call else []
 
 
 def _match_scalar(node: Any, target: Any, wanted: float) -> Any:

@@ -178,7 +178,7 @@ def _prepare_captured(
         forward.plain_layers = tree.plain_layers
         if forward.capture(args, kwargs) is None and tree.num_prepared:
             forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
-    if not tree.num_prepared and not forward.has_graph():
+    if not forward.num_prepared:
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
     vars(tree.module)["forward"] = forward
     vars(tree.module)["explain"] = forward.explain

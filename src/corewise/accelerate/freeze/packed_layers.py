@@ -47,7 +47,7 @@ class PreparedLayer(nn.Module):
 def compute_padding(layer: nn.Conv2d) -> Optional[Tuple[int, ...]]:
     """Compute the padding of each dimension; None if both sides of an image need different ones."""
     if not isinstance(layer.padding, str):
-        return cast(Tuple[int, ...], layer.padding)
+        return layer.padding
     if layer.padding == "valid":
         return (0, 0)
     reaches = [dilation * (size - 1) for size, dilation in zip(layer.kernel_size, layer.dilation)]

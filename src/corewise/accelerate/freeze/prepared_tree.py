@@ -154,7 +154,7 @@ def prepare_layer(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Optional[P
         return None
     given: Any = layer
     if is_transposed_linear(layer):
-        given = SimpleNamespace(weight=layer.weight.detach().t().contiguous(), bias=layer.bias)  # type: ignore[operator,union-attr]
+        given = SimpleNamespace(weight=layer.weight.detach().t().contiguous(), bias=layer.bias)  # type: ignore[operator]
     return PreparedLinear(given, x.shape, dtype)
 
 
