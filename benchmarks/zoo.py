@@ -290,10 +290,11 @@ def describe_error(problem: BaseException) -> str:
 
 def run_worker(options: argparse.Namespace) -> None:
     """Measure one pair in this process and write its row to a file."""
+    model, function = options.worker
     try:
-        row = measure_pair(*options.worker, options.rounds, options.cpus_per_job)
+        row = measure_pair(model, function, options.rounds, options.cpus_per_job)
     except Exception as problem:
-        row = Row(*options.worker, CRASHED, describe_error(problem))
+        row = Row(model, function, CRASHED, describe_error(problem))
         if options.traceback:
             raise
     Path(options.result).write_text(json.dumps(dataclasses.asdict(row)))

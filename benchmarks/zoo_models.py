@@ -6,6 +6,7 @@ Models of a package that is not installed are skipped.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -204,7 +205,13 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
         "mobilenet_v2": ("MobileNetV2Model", {"image_size": 128}, image),
         "efficientnet": (
             "EfficientNetModel",
-            {"image_size": 128, "width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
+            {
+                "image_size": 128,
+                "width_coefficient": 1.0,
+                "depth_coefficient": 1.0,
+                "hidden_dim": 1280,
+                "initializer_range": 0.2,
+            },
             image,
         ),
         "regnet": (
@@ -265,7 +272,22 @@ def _build_named(package: str, name: str) -> Any:
         module, make = _build_timm(name)
     else:
         module, make = _build_transformers(*_list_transformers()[name])
+    _set_norm_statistics(module, make)
     return module.eval(), make
+
+
+def _set_norm_statistics(module: Any, make: MakeInputs) -> None:
+    """Give batch norms the statistics of one batch; without them, values of deep networks vanish."""
+    import torch
+
+    module.eval()
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.train()
+        norm.momentum = None
+    with torch.no_grad():
+        if norms:
+            module(**make(99, 4 * BATCH))
 
 
 _TORCHVISION = (
@@ -290,7 +312,7 @@ def list_models() -> dict[str, Builder]:
     for package, names in (("torchvision", _TORCHVISION), ("timm", _TIMM)):
         if is_installed(package):
             found.update({f"{package}/{name}": (package, name) for name in names})
-    return {name: (lambda key=key: _build_named(*key)) for name, key in found.items()}
+    return {name: functools.partial(_build_named, *key) for name, key in found.items()}
 
 
 def is_installed(package: str) -> bool:

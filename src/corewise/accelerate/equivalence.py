@@ -16,6 +16,9 @@ from torch.utils import _pytree as pytree
 
 from corewise.accelerate.unsupported import Unsupported
 
+# Objects nested deeper are compared by identity.
+_MAX_DEPTH = 8
+
 
 @contextlib.contextmanager
 def restore_module(module: nn.Module) -> Iterator[None]:
@@ -45,25 +48,44 @@ def copy_inputs(inputs: Sequence[Any]) -> List[Any]:
 
 def require_equivalent(wanted: Any, got: Any) -> None:
     """Raise Unsupported if two results differ by more than rounding, or cannot be compared."""
-    one, other = list(_list_leaves(wanted)), list(_list_leaves(got))
-    if any(isinstance(each, Tensor) and bool(each.isnan().any()) for each in one):
+    if has_nan(wanted):
         raise Unsupported(
             "freezing full: the module returns NaN for the example inputs, so results cannot be compared; "
             "pass other inputs"
         )
-    if len(one) != len(other) or not all(map(_is_close, one, other)):
+    if not is_equivalent(wanted, got):
         raise Unsupported(
-            "freezing full: the results of the frozen copy differ: torch.fx did not capture all that this module does"
+            "freezing full: the results of the frozen copy differ: the capture lacks something that this module does"
         )
 
 
-def _list_leaves(result: Any) -> Iterator[Any]:
+def is_equivalent(wanted: Any, got: Any) -> bool:
+    """Return whether two results are the same up to rounding."""
+    one, other = list(_list_leaves(wanted)), list(_list_leaves(got))
+    return len(one) == len(other) and all(map(_is_close, one, other))
+
+
+def has_nan(result: Any) -> bool:
+    """Return whether a tensor of a result holds NaN."""
+    return any(isinstance(each, Tensor) and bool(each.isnan().any()) for each in _list_leaves(result))
+
+
+def _list_leaves(result: Any, depth: int = 0) -> Iterator[Any]:
     for each in pytree.tree_leaves(result):
         if dataclasses.is_dataclass(each) and not isinstance(each, type):
             fields: Dict[str, Any] = {f.name: getattr(each, f.name) for f in dataclasses.fields(each)}
-            yield from _list_leaves(fields)
+            yield from _list_leaves(fields, depth + 1)
+        elif _has_only_attributes(each) and depth < _MAX_DEPTH:
+            # Objects such as caches compare by identity, so what they hold is compared.
+            yield from _list_leaves(dict(sorted(vars(each).items())), depth + 1)
         else:
             yield each
+
+
+def _has_only_attributes(item: Any) -> bool:
+    """Return whether an object has attributes, and no comparison by value."""
+    is_object = hasattr(item, "__dict__") and not isinstance(item, (Tensor, type, nn.Module)) and not callable(item)
+    return is_object and getattr(type(item), "__eq__", None) is object.__eq__
 
 
 def _is_close(one: Any, other: Any) -> bool:

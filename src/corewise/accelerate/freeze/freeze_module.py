@@ -8,18 +8,22 @@ shortcut and the activation are fused into the same pass over memory.
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
-from corewise.accelerate.equivalence import copy_inputs, require_equivalent, restore_module
+from corewise.accelerate.equivalence import copy_inputs, has_nan, require_equivalent, restore_module
 from corewise.accelerate.fast_kernels.winograd_convolution import use_winograd
 from corewise.accelerate.freeze import lstm_replacement
+from corewise.accelerate.freeze.captured_forward import CapturedForward, capture_parts
 from corewise.accelerate.freeze.lstm_joining import find_unused_name, join_lstms
 from corewise.accelerate.freeze.packed_layers import Activation, PreparedConvolution, PreparedLayer, PreparedLinear
+from corewise.accelerate.freeze.prepared_tree import PreparedTree, copy_tensors
 from corewise.accelerate.freeze.weight_folding import fold_norms, has_hooks, is_standard_layer, trace_module
 from corewise.accelerate.unsupported import Unsupported
 
@@ -55,10 +59,11 @@ _MODULES: Mapping[type, str] = {
 
 def freeze(
     module: nn.Module,
-    example_inputs: Union[Tensor, Sequence[Any]],
+    example_inputs: Union[Tensor, Sequence[Any], Mapping[str, Any]] = (),
     dtype: torch.dtype = torch.float32,
     *,
     winograd: Optional[bool] = None,
+    example_kwargs: Optional[Mapping[str, Any]] = None,
 ) -> nn.Module:
     """Return a copy of a module for inference on CPUs that gives the same results up to rounding.
 
@@ -66,55 +71,154 @@ def freeze(
 
     Args:
         module: A module in evaluation mode, with float32 weights on the CPU.
-        example_inputs: A tensor or a tuple of inputs, on which kernels are measured and results compared.
+        example_inputs: A tensor, a tuple of inputs, or a mapping of keyword arguments, on which kernels are
+            measured and results compared.
         dtype: float32, or bfloat16 for calls under `torch.autocast("cpu", torch.bfloat16)`.
         winograd: Use Winograd convolution for float32 layers of 3 x 3 and 5 x 5: all that support it (True),
             none (False), or those that are faster on the example (None).
+        example_kwargs: Keyword arguments, if there are positional inputs too.
 
     Raises:
-        Unsupported: The module cannot be frozen; the text says why. One reason is that results on the example
-            differ, because torch.fx does not capture all that a module may do.
+        Unsupported: The module cannot be frozen; the text says why.
 
     Example:
         fast = corewise.freeze(model.eval(), batch)
+        fast = corewise.freeze(bert.eval(), {"input_ids": ids, "attention_mask": mask})
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"corewise.freeze takes a torch.nn.Module, not {type(module).__name__}")
-    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
-    if not isinstance(inputs, (tuple, list)):
-        raise TypeError("corewise.freeze takes example inputs as a tensor or a tuple: freeze(model, (batch,))")
-    _refuse(module, dtype)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        with restore_module(module):
-            wanted = module(*copy_inputs(inputs))
-        with restore_module(module), torch.autocast("cpu", enabled=False):
-            # Later changes of the module have no effect on the copy.
-            made = copy.deepcopy(prepare_network(module, inputs, dtype, winograd)[0])
-        with restore_module(made):
-            got = made(*copy_inputs(inputs))
-    require_equivalent(wanted, got)
-    # Modules that torch.fx creates are in training mode.
+    args, kwargs = _split_inputs(example_inputs, example_kwargs)
+    made = prepare_network(module, args, dtype, winograd, kwargs)[0]
+    # A traced network still shares weights with the module, whose later changes must have no effect. Modules that
+    # torch.fx creates are in training mode.
+    made = copy.deepcopy(made) if isinstance(made, fx.GraphModule) else made
     return made.eval().requires_grad_(False)
 
 
+def _split_inputs(
+    inputs: Union[Tensor, Sequence[Any], Mapping[str, Any]], named: Optional[Mapping[str, Any]]
+) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """Return the positional and the keyword arguments of the example."""
+    if isinstance(inputs, Mapping):
+        return (), {**inputs, **(named or {})}
+    inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+    if not isinstance(inputs, (tuple, list)):
+        raise TypeError(
+            "corewise.freeze takes example inputs as a tensor, a tuple or a mapping: freeze(model, (batch,))"
+        )
+    return tuple(inputs), dict(named or {})
+
+
 def prepare_network(
-    module: nn.Module, example_inputs: Sequence[Any], dtype: torch.dtype, winograd: Optional[bool] = None
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    dtype: torch.dtype,
+    winograd: Optional[bool] = None,
+    example_kwargs: Optional[Mapping[str, Any]] = None,
 ) -> Tuple[nn.Module, int]:
-    """Return a network with prepared weights and their number; raise Unsupported if there are none."""
+    """Return a network with prepared weights and their number; raise Unsupported if there are none.
+
+    torch.fx traces a module to one graph for inputs of all sizes. It does not support most modules of other
+    libraries. Those are captured with torch.export, or run their code on prepared layers.
+    """
     _refuse(module, dtype)
-    network = trace_module(module, "freezing full")
-    fold_norms(network)
-    _remove_idle_modules(network)
-    with torch.no_grad():
-        _ShapeRecorder(network).run(*copy_inputs(example_inputs))
-    num_lstms = _prepare_lstms(network, dtype)
-    preparing = _LayerPreparation(network, dtype)
-    num_prepared = num_lstms + preparing.run()
-    if not num_prepared:
+    args, kwargs = tuple(example_inputs), dict(example_kwargs or {})
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
+    with torch.no_grad(), autocast, restore_module(module):
+        wanted = module(*copy_tensors(args), **copy_tensors(kwargs))
+    problems: List[Unsupported] = []
+    for prepare in (_prepare_traced, _prepare_captured):
+        try:
+            with restore_module(module), torch.no_grad():
+                made, num_prepared = prepare(module, args, kwargs, dtype, winograd)
+            with torch.no_grad(), autocast:
+                with restore_module(made):
+                    require_equivalent(wanted, made(*copy_tensors(args), **copy_tensors(kwargs)))
+                _compare_on_fresh_inputs(module, made, args, kwargs)
+            return made, num_prepared
+        except Unsupported as problem:
+            problems.append(problem)
+    raise problems[0]
+
+
+def _compare_on_fresh_inputs(
+    module: nn.Module, made: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Compare results on other values of the same sizes; values that the module itself refuses prove nothing."""
+    fresh, named = pytree.tree_map_only(Tensor, _draw_like, (args, dict(kwargs)))
+    with restore_module(module), restore_module(made):
+        try:
+            wanted = module(*copy_tensors(fresh), **copy_tensors(named))
+        except Exception:
+            return
+        if not has_nan(wanted):
+            require_equivalent(wanted, made(*copy_tensors(fresh), **copy_tensors(named)))
+
+
+def _draw_like(tensor: Tensor) -> Tensor:
+    """Draw values like those of a tensor: of the same spread, or the same numbers in another order."""
+    generator = torch.Generator().manual_seed(0)
+    if tensor.is_floating_point() and tensor.numel() > 1:
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.dtype)
+        return torch.empty_like(tensor).copy_(noise * tensor.std() + tensor.mean())
+    order = torch.randperm(tensor.numel(), generator=generator)
+    return torch.empty_like(tensor).copy_(tensor.reshape(-1)[order].reshape(tensor.shape))
+
+
+def _prepare_captured(
+    module: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype, winograd: Optional[bool]
+) -> Tuple[nn.Module, int]:
+    """Prepare layers in a copy of the module, and capture its operators for the example."""
+    if "forward" in vars(module):
+        raise Unsupported("freezing full: the module's forward was replaced; its class must define it")
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
+    with autocast:
+        tree = PreparedTree(module, args, kwargs, dtype)
+        forward = CapturedForward(tree.module, dtype, winograd)
+        forward.plain_layers = tree.plain_layers
+        if forward.capture(args, kwargs) is None and tree.num_prepared:
+            forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
+    if not forward.num_prepared:
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
-    if dtype == torch.float32 and winograd is not False:
-        use_winograd(network, preparing.convolutions, example_inputs, is_measured=winograd is None)
+    vars(tree.module)["forward"] = forward
+    vars(tree.module)["explain"] = forward.explain
+    return tree.module, forward.num_prepared
+
+
+def _prepare_traced(
+    module: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype, winograd: Optional[bool]
+) -> Tuple[nn.Module, int]:
+    """Trace the module with torch.fx, and replace its layers by prepared ones."""
+    inputs = _order_arguments(module, args, kwargs)
+    with torch.autocast("cpu", enabled=False):
+        network = trace_module(module, "freezing full")
+        fold_norms(network)
+        _remove_idle_modules(network)
+        try:
+            with torch.no_grad():
+                _ShapeRecorder(network).run(*copy_inputs(inputs))
+        # The graph holds for other inputs than these.
+        except Exception as problem:
+            raise Unsupported(f"freezing full: the graph of torch.fx fails on the example: {problem}") from problem
+        num_lstms = _prepare_lstms(network, dtype)
+        preparing = _LayerPreparation(network, dtype)
+        num_prepared = num_lstms + preparing.run()
+        if not num_prepared:
+            raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
+        if dtype == torch.float32 and winograd is not False:
+            use_winograd(network, preparing.convolutions, inputs, is_measured=winograd is None)
     return network, num_prepared
+
+
+def _order_arguments(module: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tuple[Any, ...]:
+    """Return the arguments in the order of forward; raise Unsupported unless all are given."""
+    if not kwargs:
+        return args
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(names) < len(parameters) or set(names[len(args) :]) != set(kwargs):
+        raise Unsupported("freezing full: torch.fx traces only calls with all arguments of forward")
+    return (*args, *(kwargs[name] for name in names[len(args) :]))
 
 
 def _refuse(module: nn.Module, dtype: torch.dtype) -> None:

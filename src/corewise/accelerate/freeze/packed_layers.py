@@ -21,8 +21,15 @@ class PreparedLayer(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.activation: Activation = ("none", None)
+        # The module's code may read sizes and settings of its layers.
+        settings = getattr(layer, "__constants__", ())
+        self.settings = {name: getattr(layer, name) for name in settings if hasattr(layer, name)}
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype, copy=True)
         self.weight: Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        settings = vars(self).get("settings", {})
+        return settings[name] if name in settings else super().__getattr__(name)
 
     def _apply(self, fn: Any, recurse: bool = True) -> PreparedLayer:
         raise RuntimeError(
@@ -37,12 +44,22 @@ class PreparedLayer(nn.Module):
         raise TypeError("prepared weights cannot be saved: save the model itself, and freeze it after loading")
 
 
+def compute_padding(layer: nn.Conv2d) -> Optional[Tuple[int, ...]]:
+    """Compute the padding of each dimension; None if both sides of an image need different ones."""
+    if not isinstance(layer.padding, str):
+        return layer.padding
+    if layer.padding == "valid":
+        return (0, 0)
+    reaches = [dilation * (size - 1) for size, dilation in zip(layer.kernel_size, layer.dilation)]
+    return None if any(reach % 2 for reach in reaches) else tuple(reach // 2 for reach in reaches)
+
+
 class PreparedConvolution(PreparedLayer):
     """A convolution with a fused activation, and optionally a fused sum with another value."""
 
     def __init__(self, layer: nn.Conv2d, x: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__(layer, dtype)
-        around = (layer.padding, layer.stride, layer.dilation)
+        around = (compute_padding(layer), layer.stride, layer.dilation)
         self.around = [list(cast(Tuple[int, ...], each)) for each in around]
         self.sizes = (*self.around, layer.groups)
         # Whether the sum may overwrite the other value.

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from corewise.accelerate.capture.export_silence import wait_for_export
+from corewise.accelerate.capture.input_signature import InputSignature, explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.capture.torch_modes import explain_interception
 from corewise.accelerate.capture.weight_packing import explain_unpacked
 from corewise.accelerate.malleable.adaptive_width import AllocationMonitor
@@ -27,7 +28,6 @@ from corewise.accelerate.malleable.execute import executor_choice
 from corewise.accelerate.malleable.execute.thread_teams import Teams, is_in_team, provide_shared_teams
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry, format_chrome_trace
 from corewise.accelerate.malleable.idle_threads import check_environment, warn_once
-from corewise.accelerate.malleable.input_signature import InputSignature, explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.malleable.module_watch import ModuleWatch, explain_unsupported_module
 from corewise.accelerate.malleable.planned_module import PlannedModule, PlanRequest, plan_inputs
 from corewise.shared_cores import SharedCoresWindow

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.input_signature import InputSignature
 from corewise.accelerate.capture.module_export import CaptureError, separate_inputs
 from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.adaptive_width import OnlineRace, interpolate_costs
@@ -23,7 +24,6 @@ from corewise.accelerate.malleable.execute.module_binding import BoundProgram
 from corewise.accelerate.malleable.execute.thread_teams import Teams
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry
 from corewise.accelerate.malleable.explanation import describe_plan, describe_task
-from corewise.accelerate.malleable.input_signature import InputSignature
 from corewise.accelerate.malleable.plan import cost_cache
 from corewise.accelerate.malleable.plan.cost_cache import PLAIN
 from corewise.accelerate.malleable.plan.lane_widths import list_widths
