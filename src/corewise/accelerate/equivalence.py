@@ -45,7 +45,7 @@ def copy_inputs(inputs: Sequence[Any]) -> List[Any]:
 
 def require_equivalent(wanted: Any, got: Any) -> None:
     """Raise Unsupported if two results differ by more than rounding, or cannot be compared."""
-    one, other = list(_list_leaves(wanted)), list(_list_leaves(got))
+    one, other = list(list_leaves(wanted)), list(list_leaves(got))
     if any(isinstance(each, Tensor) and bool(each.isnan().any()) for each in one):
         raise Unsupported(
             "freezing full: the module returns NaN for the example inputs, so results cannot be compared; "
@@ -57,11 +57,12 @@ def require_equivalent(wanted: Any, got: Any) -> None:
         )
 
 
-def _list_leaves(result: Any) -> Iterator[Any]:
+def list_leaves(result: Any) -> Iterator[Any]:
+    """List the values in nested results, including those of dataclasses."""
     for each in pytree.tree_leaves(result):
         if dataclasses.is_dataclass(each) and not isinstance(each, type):
             fields: Dict[str, Any] = {f.name: getattr(each, f.name) for f in dataclasses.fields(each)}
-            yield from _list_leaves(fields)
+            yield from list_leaves(fields)
         else:
             yield each
 
