@@ -13,7 +13,7 @@ _PUBLIC = {
     "parallel": "corewise.accelerate.malleable.marked_branches",
     "freeze": "corewise.accelerate.freeze.freeze_module",
     "use_fast_kernels": "corewise.accelerate.fast_kernels.use_fast_kernels",
-    "quantize": "corewise.accelerate.quantize",
+    "quantize": "corewise.accelerate.quantize.quantize_module",
     "report_progress": "corewise.progress",
 }
 __all__ = list(_PUBLIC)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from corewise.accelerate.quantize import quantize, quantize_module
+from corewise.accelerate.quantize.quantize_module import quantize, quantize_module
 from corewise.accelerate.unsupported import Unsupported
 from corewise.launch.code_settings import list_code_settings
 from corewise.measured.parameters import TrialParameters

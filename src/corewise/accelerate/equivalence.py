@@ -61,23 +61,24 @@ def require_equivalent(wanted: Any, got: Any) -> None:
 
 def is_equivalent(wanted: Any, got: Any) -> bool:
     """Return whether two results are the same up to rounding."""
-    one, other = list(_list_leaves(wanted)), list(_list_leaves(got))
+    one, other = list(list_leaves(wanted)), list(list_leaves(got))
     return len(one) == len(other) and all(map(_is_close, one, other))
 
 
 def has_nan(result: Any) -> bool:
     """Return whether a tensor of a result holds NaN."""
-    return any(isinstance(each, Tensor) and bool(each.isnan().any()) for each in _list_leaves(result))
+    return any(isinstance(each, Tensor) and bool(each.isnan().any()) for each in list_leaves(result))
 
 
-def _list_leaves(result: Any, depth: int = 0) -> Iterator[Any]:
+def list_leaves(result: Any, depth: int = 0) -> Iterator[Any]:
+    """List the values in nested results, including those of dataclasses and plain objects."""
     for each in pytree.tree_leaves(result):
         if dataclasses.is_dataclass(each) and not isinstance(each, type):
             fields: Dict[str, Any] = {f.name: getattr(each, f.name) for f in dataclasses.fields(each)}
-            yield from _list_leaves(fields, depth + 1)
+            yield from list_leaves(fields, depth + 1)
         elif _has_only_attributes(each) and depth < _MAX_DEPTH:
             # Objects such as caches compare by identity, so what they hold is compared.
-            yield from _list_leaves(dict(sorted(vars(each).items())), depth + 1)
+            yield from list_leaves(dict(sorted(vars(each).items())), depth + 1)
         else:
             yield each
 

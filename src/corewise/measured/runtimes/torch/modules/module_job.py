@@ -16,7 +16,7 @@ from corewise.accelerate.fast_kernels.use_fast_kernels import count_fast_layers
 from corewise.accelerate.fast_kernels.winograd_convolution import count_winograd_layers
 from corewise.accelerate.freeze.freeze_module import prepare_network
 from corewise.accelerate.freeze.weight_folding import count_prepared_weights, fold_module
-from corewise.accelerate.quantize import QuantizedModule, quantize_module
+from corewise.accelerate.quantize.quantize_module import QuantizedModule, quantize_module
 from corewise.accelerate.unsupported import Unsupported
 from corewise.measured.runtimes.base import Check, Infeasible, Job
 from corewise.measured.runtimes.torch.bfloat16 import explain_missing_cell, refuse_unsupported_lstms
