@@ -5,6 +5,7 @@ import math
 import os
 import re
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ GROUP = "number"
 MIN_REPORTS = 3
 # A counter must have been printed for this long, in seconds, before it is taken for that of the training.
 MIN_COUNTER_S = 1.5
+# The output is read several times a second, so a larger distance between file and clock, in seconds, is an error.
+MAX_CLOCK_LAG_S = 1.0
 EXAMPLES = {"--throughput": "'{} img/s'", "--step-time": "'time {}ms'"}
 # Progress bars return to the beginning of their line, or delete it.
 LINE_ENDS = re.compile(r"\r\n|\r|\x08+")
@@ -146,7 +149,9 @@ class OutputFile:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
                 raw = file.read()
-                self.written_at = os.fstat(file.fileno()).st_mtime
+                written_at, now = os.fstat(file.fileno()).st_mtime, time.time()
+                # Another clock, as of a file server, is of no use.
+                self.written_at = written_at if abs(now - written_at) < MAX_CLOCK_LAG_S else now
         except OSError:
             return ""
         self.offset += len(raw)
