@@ -256,7 +256,10 @@ def test_a_winner_of_the_search_that_fails_in_fresh_runs_is_not_called_equal() -
     broken = replace(record(2.0), status="failed", reason="it failed (exit code 1)", metrics={}, runs=())
     confirmation = Confirmation({DEFAULT: record(1.0), BEST: broken})
     choice = choose_winner(Target(), state, BEST, confirmation)
-    assert build_answer(Target(), state, confirmation=confirmation, choice=choice).verdict == NOT_MEASURED
+    result = build_answer(Target(), state, confirmation=confirmation, choice=choice)
+    assert result.verdict == NOT_MEASURED
+    assert format_headline(result).startswith("Nothing could be confirmed")
+    assert "failed in fresh processes: it failed (exit code 1)" in " ".join(result.notes)
 
 
 def test_a_script_needs_no_change_of_its_code(tmp_path: Path) -> None:
