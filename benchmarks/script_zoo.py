@@ -154,7 +154,7 @@ SCRIPTS = (
         "minGPT",
         "projects/chargpt",
         (
-            *("chargpt.py", "--model.model_type=gpt-micro", "--data.block_size=64", "--trainer.batch_size=16"),
+            *("chargpt.py", "--model.model_type=gpt-nano", "--data.block_size=32", "--trainer.batch_size=16"),
             *("--trainer.num_workers=0", "--trainer.max_iters=1000000"),
         ),
         r"iter (\d+): train loss",
@@ -209,7 +209,8 @@ def run_script(script: ZooScript, sources: Path | None, options: argparse.Namesp
     asked = ["tune", "--json", "--budget", options.budget, "--store", str(work / "store"), "-o", str(tuned_file)]
     done = subprocess.run([*corewise, *asked, "--", *command], cwd=folder, env=env, capture_output=True, text=True)
     if not done.stdout.strip():
-        return ZooResult(script.name, f"tune failed: {done.stderr.strip()[-500:]}")
+        problem = " ".join(line for line in done.stderr.splitlines() if line.startswith("corewise: "))
+        return ZooResult(script.name, f"tune failed: {problem.removeprefix('corewise: ')}")
     answer: dict[str, Any] = json.loads(done.stdout)
     result = ZooResult(script.name, recognised=answer["throughput_source"], advice=answer["verdict"])
     if answer["verdict"] != "faster":

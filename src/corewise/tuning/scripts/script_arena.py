@@ -360,9 +360,12 @@ class ScriptEntrant:
                 start.require_good_end()
                 break
             if time.monotonic() - began > self.limit_s:
-                raise Rejection(
-                    "timeout", f"{start.missing_progress} within {self.limit_s:.0f} s; killed{start.format_last_line()}"
+                seen = (
+                    f"too little progress ({len(progress)} of {MIN_REPORTS} lines)"
+                    if progress
+                    else start.missing_progress
                 )
+                raise Rejection("timeout", f"{seen} within {self.limit_s:.0f} s; killed{start.format_last_line()}")
             self.arena.wait_shortly()
         return progress
 
