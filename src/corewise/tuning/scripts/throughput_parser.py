@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corewise.errors import UserError
-from corewise.tuning.scripts.output_formats import PREPARATION, OutputFormat, is_counter_line, parse_count
+from corewise.tuning.scripts.output_formats import (
+    MAX_LINE_CHARS,
+    PREPARATION,
+    OutputFormat,
+    is_counter_line,
+    parse_count,
+)
 from corewise.tuning.scripts.rate_units import Unit, find_unit
 from corewise.tuning.search.arena import Rejection
 
@@ -184,7 +190,7 @@ class PrintedTexts:
         text = self._file.read_new(has_ended=has_ended)
         if self.prefix or self.skips_counters:
             lines = [line[len(self.prefix) :] for line in _split_lines(text) if line.startswith(self.prefix)]
-            text = "".join(line for line in lines if not (self.skips_counters and is_counter_line(line)))
+            text = "".join(line for line in lines if not self.skips_counters or _may_hold_rate(line))
         return self.pattern.finditer(text)
 
 
@@ -278,7 +284,7 @@ class CounterReader:
         return self.scale * counted / seconds if seconds > 0 else 0.0
 
     def _add_line(self, line: str, known: Mapping[tuple[str, str], int]) -> None:
-        match = self.form.pattern.search(line)
+        match = self.form.pattern.search(line) if len(line) <= MAX_LINE_CHARS else None
         if match is None:
             return
         groups = match.groupdict()
@@ -323,6 +329,11 @@ class CounterReader:
 def normalize_label(label: str) -> str:
     """Return the label of a bar without numbers, which change from epoch to epoch."""
     return re.sub(r"\d+", "#", label).strip(" :")
+
+
+def _may_hold_rate(line: str) -> bool:
+    """Return whether a line may hold a printed rate of a known format."""
+    return len(line) <= MAX_LINE_CHARS and not is_counter_line(line)
 
 
 def _split_lines(text: str) -> list[str]:
