@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.tuning.simulated_arena import SimulatedArena, build_space, refuse
 
+from corewise.analysis.tuning_results import NO_DIFFERENCE, NOT_MEASURED
 from corewise.errors import UserError
 from corewise.measured.trial import NO_CHECK, NOT_NOW
 from corewise.store.leases import LeaseHeld
@@ -19,6 +20,7 @@ from corewise.tuning import session
 from corewise.tuning.confirm.confirmation_runs import Confirmation, Role
 from corewise.tuning.journal import Journal
 from corewise.tuning.result.answer_builder import build_answer, choose_winner
+from corewise.tuning.result.result_text import format_headline
 from corewise.tuning.scripts.script_command import Script
 from corewise.tuning.scripts.script_question import build_script_tunable
 from corewise.tuning.scripts.script_session import ScriptTuning
@@ -188,6 +190,7 @@ def test_transient_rejections_of_a_script_are_tried_again(category: str, is_fina
     )
     tuning = ScriptTuning(script, store, SilentProgress(), budget_s=60.0, again=False)
     arena: Any = SimulatedArena(script.space, lambda params: refuse("exit", "no"))
+    arena.failure_lines = {}
     with pytest.raises(UserError):
         tuning._search(arena)
     assert (other in tuning.state.judgements) == is_final
@@ -232,6 +235,30 @@ def test_an_error_is_reported_only_if_results_were_checked(reference: str, error
         Target(), state, confirmation=confirmation, choice=choose_winner(Target(), state, BEST, confirmation)
     )
     assert (result.default.check_error, result.best.check_error) == (error, error)
+
+
+def test_settings_that_all_fail_are_not_called_equal() -> None:
+    failed = Judgement(BEST, "rejected", category="exit", reason="it failed (exit code 1): no data")
+    confirmation = Confirmation({DEFAULT: record(1.0)})
+    state = SearchState(DEFAULT, {DEFAULT: JUDGEMENTS[0], BEST: failed}, finished=True)
+    choice = choose_winner(Target(), state, BEST, confirmation)
+    result = build_answer(Target(), state, confirmation=confirmation, choice=choice)
+    assert (result.verdict, result.found_nothing) == (NOT_MEASURED, True)
+    assert format_headline(result).startswith("Nothing could be compared: the only other setting failed")
+    # Wrong results are a judgement: the setting ran, and the default is better.
+    state.judgements[BEST] = replace(failed, category="check", reason="wrong results")
+    assert build_answer(Target(), state, confirmation=confirmation, choice=choice).verdict == NO_DIFFERENCE
+
+
+def test_a_winner_of_the_search_that_fails_in_fresh_runs_is_not_called_equal() -> None:
+    state = SearchState(BEST, {each.setting: each for each in JUDGEMENTS}, finished=True)
+    broken = replace(record(2.0), status="failed", reason="it failed (exit code 1)", metrics={}, runs=())
+    confirmation = Confirmation({DEFAULT: record(1.0), BEST: broken})
+    choice = choose_winner(Target(), state, BEST, confirmation)
+    result = build_answer(Target(), state, confirmation=confirmation, choice=choice)
+    assert result.verdict == NOT_MEASURED
+    assert format_headline(result).startswith("Nothing could be confirmed")
+    assert "failed in fresh processes: it failed (exit code 1)" in " ".join(result.notes)
 
 
 def test_a_script_needs_no_change_of_its_code(tmp_path: Path) -> None:

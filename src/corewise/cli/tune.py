@@ -48,9 +48,11 @@ def tune(
     """Find the fastest settings that keep the results the same, and confirm them in fresh processes.
 
     The baseline is plain `python`: one process, all cores, no pinning. Run
-    the same command again to resume an interrupted search. Exit codes: 0
-    done, 1 a file could not be written, 2 an error in the command, 130
-    interrupted.
+    the same command again to resume an interrupted search. A script after --
+    needs no option if it prints a known format: bars of tqdm, Lightning and
+    Keras, the Hugging Face Trainer, nanoGPT, ms/batch, img/s. Exit codes: 0
+    done, 1 all other settings failed or a file could not be written, 2 an
+    error in the command, 130 interrupted.
 
     Examples:
 
@@ -62,7 +64,13 @@ def tune(
 
       corewise tune resnet50 --allow lower-precision --budget 15m
 
+      corewise tune -- python train.py --epochs 1
+
       corewise tune --throughput '{} img/s' -- python train.py --epochs 1
+
+      corewise tune --step-time 'time {}ms' -- python train.py
+
+      corewise tune --workdir here -- python train.py
 
       corewise tune --check 'loss {}' -- python train.py --epochs 1
 

@@ -269,8 +269,9 @@ def _summarize_gain(
 
 def _has_only_failures(state: SearchState, default: Setting, confirmation: Confirmation | None) -> bool:
     """Return whether every other setting that could run here failed, in the search or in fresh runs."""
-    others = [each for each in state.judgements.values() if each.setting != default and each.category not in REFUSALS]
-    if others and all(each.outcome == "rejected" for each in others):
+    others = [each for each in state.judgements.values() if each.setting != default]
+    has_compared = any(each.outcome != "rejected" for each in others)
+    if not has_compared and any(each.category not in (*REFUSALS, "check") for each in others):
         return True
     fresh = [record for setting, record in (confirmation.records if confirmation else {}).items() if setting != default]
     return bool(fresh) and all(record.status == "failed" for record in fresh)

@@ -54,6 +54,8 @@ def format_headline(result: TuneResult) -> str:
         return f"{result.best.label}: {gain} as fast as the default{again if result.disagreement else ''}."
     if result.verdict == NOT_MEASURED:
         failed = sum(each.outcome == "rejected" for each in result.tried)
+        if failed < result.trials - 1:
+            return "Nothing could be confirmed: every other setting failed in fresh runs. The reasons are below."
         which = f"all {failed} other settings" if failed > 1 else "the only other setting"
         return f"Nothing could be compared: {which} failed, only the default ran. The reasons are below."
     if result.disagreement:

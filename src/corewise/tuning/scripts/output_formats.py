@@ -2,10 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from corewise.tuning.scripts.rate_units import Unit
 
-_NUMBER = r"(?P<number>\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)"
+# Possessive quantifiers keep the time linear for long runs of digits.
+_NUMBER = r"(?P<number>\d[\d,]*+\.?+\d*+(?:[eE][-+]?\d+)?+)"
+# Longer lines are data, not progress. The limit bounds the time of the search for a format.
+MAX_LINE_CHARS = 500
 _SAMPLES = r"(?:img|image|sample|example|tok|token|seq|sequence|word|frame)s?"
 _STEPS = r"(?:it|iter|iteration|step|batch|batche)s?"
 _TIMES = r"(?:ns|us|µs|ms|msec|s|sec|seconds)"
@@ -56,7 +60,8 @@ FORMATS = (
     OutputFormat(
         "tqdm progress bar without a total",
         re.compile(
-            r"^(?P<label>[^|\n]*?)(?::\s*)?(?P<count>\d+[\d.]*[kMG]?)(?!B)[a-zA-Z]+ \[[\d:]+, (?![^\]]*B/s)[^\]\n]*\]"
+            r"^(?P<label>[^|\n]*?)(?::\s*)?(?<![\d.])(?P<count>\d[\d.]*+[kMG]?)(?!B)[a-zA-Z]+ "
+            r"\[[\d:]+, (?![^\]]*B/s)[^\]\n]*\]"
         ),
         STEPS,
     ),
@@ -72,7 +77,7 @@ FORMATS = (
         is_increment=True,
     ),
     OutputFormat(
-        "rich progress bar", re.compile(r"(?P<count>\d+)/(?P<total>\d+)\s[^\n]*\d+:\d\d[^\n]*\d\s?it/s"), STEPS
+        "rich progress bar", re.compile(r"(?<!\d)(?P<count>\d++)/(?P<total>\d++)\s[^\n]*\d:\d\d[^\n]*\d\s?it/s"), STEPS
     ),
     OutputFormat(
         "nanoGPT (time per iteration)", re.compile(rf"^iter \d+:[^\n]*?\btime {_NUMBER}(?=\s*ms)", re.MULTILINE)
@@ -105,6 +110,8 @@ FORMATS = (
 _ANY_TQDM = re.compile(r"\d+%\|[^|]*\||\d[a-zA-Z]+ \[[\d:]+, ")
 
 
+# Several readers ask for the same line one after another.
+@lru_cache(maxsize=1024)
 def is_counter_line(line: str) -> bool:
     """Return whether a line shows a counter, so that no other number in it is the rate."""
     return bool(_ANY_TQDM.search(line)) or any(each.counter and each.pattern.search(line) for each in FORMATS)

@@ -120,7 +120,8 @@ class ScriptArena:
             entrant.leave()
 
     def start_script(self, setting: Setting) -> ScriptStart:
-        """Start the script with a setting."""
+        """Start the script with a setting; raise UserError if an earlier start has changed a file of the user."""
+        self.guard.require_unwritten()
         folder = self.folder / f"start-{next(self._numbers)}"
         folder.mkdir()
         return ScriptStart(
@@ -234,7 +235,6 @@ class ScriptEntrant:
     def _end(self) -> None:
         if self.current is not None:
             self.current.end()
-            self.arena.guard.require_unwritten()
             if self.current.leftovers:
                 self.arena.leftovers[self.setting] = self.current.leftovers
             self.current = None
@@ -360,9 +360,12 @@ class ScriptEntrant:
                 start.require_good_end()
                 break
             if time.monotonic() - began > self.limit_s:
-                raise Rejection(
-                    "timeout", f"{start.missing_progress} within {self.limit_s:.0f} s; killed{start.format_last_line()}"
+                seen = (
+                    f"too little progress ({len(progress)} of {MIN_REPORTS} lines)"
+                    if progress
+                    else start.missing_progress
                 )
+                raise Rejection("timeout", f"{seen} within {self.limit_s:.0f} s; killed{start.format_last_line()}")
             self.arena.wait_shortly()
         return progress
 

@@ -5,13 +5,20 @@ import math
 import os
 import re
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from corewise.errors import UserError
-from corewise.tuning.scripts.output_formats import PREPARATION, OutputFormat, is_counter_line, parse_count
+from corewise.tuning.scripts.output_formats import (
+    MAX_LINE_CHARS,
+    PREPARATION,
+    OutputFormat,
+    is_counter_line,
+    parse_count,
+)
 from corewise.tuning.scripts.rate_units import Unit, find_unit
 from corewise.tuning.search.arena import Rejection
 
@@ -23,6 +30,8 @@ GROUP = "number"
 MIN_REPORTS = 3
 # A counter must have been printed for this long, in seconds, before it is taken for that of the training.
 MIN_COUNTER_S = 1.5
+# The output is read several times a second, so a larger distance between file and clock, in seconds, is an error.
+MAX_CLOCK_LAG_S = 1.0
 EXAMPLES = {"--throughput": "'{} img/s'", "--step-time": "'time {}ms'"}
 # Progress bars return to the beginning of their line, or delete it.
 LINE_ENDS = re.compile(r"\r\n|\r|\x08+")
@@ -146,7 +155,9 @@ class OutputFile:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
                 raw = file.read()
-                self.written_at = os.fstat(file.fileno()).st_mtime
+                written_at, now = os.fstat(file.fileno()).st_mtime, time.time()
+                # Another clock, as of a file server, is of no use.
+                self.written_at = written_at if abs(now - written_at) < MAX_CLOCK_LAG_S else now
         except OSError:
             return ""
         self.offset += len(raw)
@@ -179,7 +190,7 @@ class PrintedTexts:
         text = self._file.read_new(has_ended=has_ended)
         if self.prefix or self.skips_counters:
             lines = [line[len(self.prefix) :] for line in _split_lines(text) if line.startswith(self.prefix)]
-            text = "".join(line for line in lines if not (self.skips_counters and is_counter_line(line)))
+            text = "".join(line for line in lines if not self.skips_counters or _may_hold_rate(line))
         return self.pattern.finditer(text)
 
 
@@ -273,7 +284,7 @@ class CounterReader:
         return self.scale * counted / seconds if seconds > 0 else 0.0
 
     def _add_line(self, line: str, known: Mapping[tuple[str, str], int]) -> None:
-        match = self.form.pattern.search(line)
+        match = self.form.pattern.search(line) if len(line) <= MAX_LINE_CHARS else None
         if match is None:
             return
         groups = match.groupdict()
@@ -318,6 +329,11 @@ class CounterReader:
 def normalize_label(label: str) -> str:
     """Return the label of a bar without numbers, which change from epoch to epoch."""
     return re.sub(r"\d+", "#", label).strip(" :")
+
+
+def _may_hold_rate(line: str) -> bool:
+    """Return whether a line may hold a printed rate of a known format."""
+    return len(line) <= MAX_LINE_CHARS and not is_counter_line(line)
 
 
 def _split_lines(text: str) -> list[str]:
