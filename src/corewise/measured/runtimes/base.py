@@ -76,6 +76,7 @@ class RankContext:
         cache: a folder for compiler output and plans that nobody else can change; empty if none are made.
         host_free_bytes: free host memory before any rank of this run started.
         time_limit_s: the time limit of the run; None if it is unknown.
+        references: a folder for references of numerical checks; empty if they are not kept.
     """
 
     rank: int
@@ -85,6 +86,7 @@ class RankContext:
     cache: str = ""
     host_free_bytes: Optional[int] = None
     time_limit_s: Optional[float] = None
+    references: str = ""
 
 
 class Job(abc.ABC):

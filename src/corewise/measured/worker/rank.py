@@ -141,6 +141,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         cache,
         plan.host_free_bytes,
         trial.protocol.timeout_s,
+        trial.references,
     )
     num_import_threads = _load_imports(trial)
     began = time.perf_counter()

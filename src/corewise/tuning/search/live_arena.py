@@ -146,11 +146,15 @@ class LiveArena:
 
     def _hold(self, trial: Trial) -> HeldRun:
         number = next(self._numbers)
-        return HeldRun(self.pool.get(trial), self.add_imports(trial), self.folder / f"held-{number}")
+        return HeldRun(self.pool.get(trial), self.prepare_trial(trial), self.folder / f"held-{number}")
 
-    def add_imports(self, trial: Trial) -> Trial:
-        """Return the trial with what the user's file imports; warm parents import it if that is safe."""
-        return replace(trial, imports=self._imports, warms_imports=self._is_import_safe)
+    def prepare_trial(self, trial: Trial) -> Trial:
+        """Return the trial with what makes its start cheaper, but changes no result.
+
+        Warm parents import what the user's file imports, if that is safe. Checks share their reference.
+        """
+        references = str(self.folder / "references")
+        return replace(trial, imports=self._imports, warms_imports=self._is_import_safe, references=references)
 
 
 class LiveEntrant:
