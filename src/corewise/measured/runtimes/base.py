@@ -55,11 +55,15 @@ def is_lost_connection(problem: BaseException) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The outcome of a numerical check: largest error, allowed error, and the reference of the comparison."""
+    """The outcome of a numerical check: largest error, allowed error, and the reference of the comparison.
+
+    `shared_s` is the time spent on a reference that later processes need not compute again.
+    """
 
     error: float
     tolerance: float
     reference: str
+    shared_s: float = 0.0
 
     @property
     def passed(self) -> bool:

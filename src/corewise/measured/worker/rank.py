@@ -275,6 +275,7 @@ class _BeforeSampling:
             "check_error": self.check.error,
             "prepare_s": prepare_s,
             "check_s": check_s,
+            "shared_check_s": self.check.shared_s,
             "first_step_s": first_step_s,
             "warmup_s": self.warm_up.total_s,
             "num_warmup_steps": float(self.warm_up.num_steps),

@@ -75,7 +75,7 @@ def _format_cut_headline(result: TuneResult) -> str:
         if num_others == 0:
             return f"The budget was too short to compare the default with another setting: {more}."
         others = format_count(num_others, "other setting")
-        return f"No difference so far: {others} tried in the search, none faster than the default; {more}."
+        return f"No difference so far: {others} tried in the search, none faster than the default. For more, {more}."
     return (
         f"Not confirmed: {result.best.label} was about {format_ratio(result.speedup)} the default in the search, "
         f"but the budget left too little time for fresh runs; {more}."

@@ -80,8 +80,9 @@ def check_module(
         got = _run_configured(module, configured, case.inputs, case.loss, case.loss_weight, settings)
         first_call_s = time.perf_counter() - started
         with turn_off_onednn():
-            wanted, reference = _load_or_compute_reference(module, settings, case, cache_folder)
-    return _compare_results(got, wanted, TOLERANCES[_find_precision(settings)], reference), first_call_s
+            wanted, reference, shared_s = _load_or_compute_reference(module, settings, case, cache_folder)
+    verdict = _compare_results(got, wanted, TOLERANCES[_find_precision(settings)], reference)
+    return dataclasses.replace(verdict, shared_s=shared_s), first_call_s
 
 
 def list_float_tensors(value: Any) -> List[Tensor]:
@@ -129,19 +130,20 @@ def _run_configured(
 
 def _load_or_compute_reference(
     module: nn.Module, settings: Settings, case: CheckCase, cache_folder: str
-) -> Tuple[_ModuleResults, str]:
+) -> Tuple[_ModuleResults, str, float]:
+    """Return the reference, its description, and the seconds that others save because it is kept for them."""
     if not cache_folder or case.determined_by is None:
-        return _compute_reference(module, settings, case)
+        return (*_compute_reference(module, settings, case), 0.0)
     cache = ReferenceCache(cache_folder)
     purpose = "outputs" if case.reference_loss is None else "gradients"
     path = cache.build_path(module, (*case.reference_inputs, *case.determined_by), purpose)
     loaded = None if path is None else cache.load(path)
     if loaded is not None:
-        return _ModuleResults(loaded[0], loaded[1]), loaded[2]
+        return _ModuleResults(loaded[0], loaded[1]), loaded[2], 0.0
+    started = time.perf_counter()
     results, text = _compute_reference(module, settings, case)
-    if path is not None:
-        cache.save(path, (results.outputs, results.gradients, text))
-    return results, text
+    is_kept = path is not None and cache.save(path, (results.outputs, results.gradients, text))
+    return results, text, time.perf_counter() - started if is_kept else 0.0
 
 
 def _compute_reference(module: nn.Module, settings: Settings, case: CheckCase) -> Tuple[_ModuleResults, str]:

@@ -56,12 +56,14 @@ class ReferenceCache:
             return outputs, gradients, text
         return None
 
-    def save(self, path: Path, reference: Reference) -> None:
-        """Save a reference for other processes; a failure is ignored."""
+    def save(self, path: Path, reference: Reference) -> bool:
+        """Save a reference for other processes and return whether that succeeded."""
         tensors = [each for each in (*reference[0], *reference[1]) if each is not None]
         if sum(each.numel() * each.element_size() for each in tensors) > MAX_REFERENCE_BYTES:
-            return
+            return False
         aside = path.with_suffix(f".{os.getpid()}.part")
         with contextlib.suppress(OSError, RuntimeError):
             torch.save(tuple(reference), aside)
             os.replace(aside, path)
+            return True
+        return False
