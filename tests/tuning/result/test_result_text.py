@@ -302,6 +302,7 @@ def test_a_result_that_the_budget_cut_says_what_to_give_and_recommends_nothing()
         "time for fresh runs; give --budget 90s or more."
     )
     assert build_conclusion(cut)["Type"] == "no change: python infer.py"
+    assert "In your code" not in render_text(cut)
     assert "the budget ended before" in build_conclusion(cut)["How sure"]
     alone = replace(cut, best=DEFAULT, tried=RESULT.tried[:1])
     assert format_headline(alone).startswith("The budget was too short to compare the default with another setting")

@@ -230,7 +230,7 @@ def _render_rejected(result: TuneResult) -> Iterator[str]:
 
 
 def _render_usage(result: TuneResult) -> Iterator[str]:
-    if result.code:
+    if result.code and not result.found_nothing:
         yield "In your code"
         for line in result.code.values():
             yield f"  {line}"
@@ -272,7 +272,7 @@ def _suggest_command(result: TuneResult) -> str:
 
 
 def _describe_code(result: TuneResult) -> str:
-    lines = list(result.code.values())
+    lines = [] if result.found_nothing else list(result.code.values())
     return f"the {len(lines)} lines above" if len(lines) > 1 else "".join(lines)
 
 
