@@ -389,6 +389,8 @@ class Tuning:
                 disagreement = describe_disagreement(space, self.state, again)
         if disagreement:
             choice = choice.resolve_disagreement(disagreement, first, space.default)
+            if choice.winner != space.default:
+                self.cautions.append(f"search and fresh runs disagree: {disagreement}")
         elif first is not None:
             self.cautions.append(REPEATED)
         return confirmation, choice
