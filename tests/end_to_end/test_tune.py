@@ -121,6 +121,44 @@ def test_a_candidate_with_wrong_results_is_rejected_with_the_reason(bench: Bench
     assert "wrong numbers" in rejected["reason"]
 
 
+# Every step takes three seconds, whatever the load of the machine.
+SLOW_STEP = """
+import time
+
+def make(batch, mode):
+    def step():
+        with open("steps", "a") as file:
+            file.write("x")
+        time.sleep(3)
+
+    return {"step": step, "samples_per_step": batch, "check": lambda: (0.0, 0.1)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget_s", [30, 60])
+def test_a_slow_step_gives_an_answer_within_the_budget(bench: Bench, budget_s: int) -> None:
+    bench.write_factory(SLOW_STEP.replace('"steps"', repr(str(bench.folder / "steps"))))
+    arguments = [*QUICK[:4], "--budget", f"{budget_s}s", *QUICK[6:], "--json"]
+    done = bench.run("tune", "own.py:make", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["default"]["throughput"] == pytest.approx(4 / 3, rel=0.2)
+    assert result["is_cut"]
+    # Steps run one after another, so their number bounds the time spent: at most a fifth more than the budget.
+    assert 3 * len((bench.folder / "steps").read_text()) <= 1.2 * budget_s
+    assert bench.find_processes() == []
+
+
+def test_a_default_that_exceeds_the_budget_is_refused_with_what_to_give(bench: Bench) -> None:
+    bench.write_factory(SLOW_STEP.replace('"steps"', repr(str(bench.folder / "steps"))))
+    done = bench.run("tune", "own.py:make", *QUICK[:4], "--budget", "4s", *QUICK[6:])
+    assert done.returncode == 2
+    assert "a budget of 4 s is too short: the default alone" in done.stderr
+    assert "give --budget" in done.stderr
+    assert len((bench.folder / "steps").read_text()) <= 2
+
+
 @pytest.mark.slow
 def test_a_search_stopped_before_the_default_is_measured_says_so_and_writes_nothing(bench: Bench) -> None:
     bench.write_factory("import pathlib, time\n\ndef make(batch, mode):\n    "

@@ -46,6 +46,16 @@ def test_another_torch_or_worker_is_built_separately(tmp_path: Path, interpreter
     assert read_requests(tmp_path) == ["a.pyz", "a.pyz", "b.pyz"]
 
 
+def test_a_build_that_exceeds_its_time_limit_is_ended_and_tried_again(tmp_path: Path, interpreter: Interpreter) -> None:
+    script = Path(interpreter.command[0])
+    script.write_text(script.read_text().replace("exit 1", "exec sleep 600"))
+    for _ in range(2):
+        assert not build_once(interpreter, Path("a.pyz"), lambda: None, tmp_path / "cache", limit_s=2.0)
+    assert read_requests(tmp_path) == ["a.pyz", "a.pyz"]
+    script.write_text(script.read_text().replace("exec sleep 600", "exit 0"))
+    assert build_once(interpreter, Path("a.pyz"), lambda: None, tmp_path / "cache", limit_s=60.0)
+
+
 def test_an_interpreter_that_cannot_start_is_ignored(tmp_path: Path) -> None:
     gone = Interpreter((str(tmp_path / "gone"),), "3.12.0", str(tmp_path), {})
     announced: list[str] = []

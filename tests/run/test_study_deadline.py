@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,22 @@ def test_runs_of_a_trial_with_too_few_are_kept_for_the_next_call(run_until: RunU
 
 def test_no_run_starts_after_the_deadline(run_until: RunUntil) -> None:
     assert run_until(0) == (0, ())
+
+
+def test_what_makes_a_start_faster_is_not_in_the_file_of_a_trial(tmp_path: Path, run_until: RunUntil) -> None:
+    study, store = load_study(tmp_path / "study.yaml"), Store.open(tmp_path / "store", create=True)
+    prepared: list[str] = []
+
+    def prepare_trial(trial: Trial) -> Trial:
+        prepared.append(trial.trial_id)
+        return replace(trial, imports=("wsgiref.headers",), warms_imports=True, references=str(tmp_path / "kept"))
+
+    plan = Planner.from_study(study).plan(study)
+    StudyRun(plan, store, SilentProgress(), prepare_trial=prepare_trial).execute()
+    assert len(prepared) == 8
+    for trial in plan.trials:
+        text = store.get_trial_file(trial.trial_id).read_text()
+        assert trial.trial_id in text
+        assert "wsgiref" not in text
+        assert "kept" not in text
+    assert all(each.status == "ok" for each in store.read_records().records)

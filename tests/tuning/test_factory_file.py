@@ -25,7 +25,7 @@ def test_a_misspelt_factory_is_refused_with_the_nearest_name(tmp_path: Path) -> 
 
 
 def test_a_name_unlike_any_other_lists_the_public_functions(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="known: make$"):
+    with pytest.raises(UserError, match=r"known: make$"):
         require_factory(write(tmp_path, FACTORY), "transformer")
 
 

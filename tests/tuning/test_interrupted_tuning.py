@@ -26,6 +26,7 @@ from corewise.tuning.scripts.script_question import build_script_tunable
 from corewise.tuning.scripts.script_session import ScriptTuning
 from corewise.tuning.search.judgements import Judgement, SearchState
 from corewise.tuning.search.knobs import Offer
+from corewise.tuning.search.setting_space import Knob, Space
 from corewise.tuning.session import Interrupted, Tuning, hold_host_lease
 from corewise.tuning.silent_progress import SilentProgress
 
@@ -270,3 +271,31 @@ def test_a_script_needs_no_change_of_its_code(tmp_path: Path) -> None:
     answer = build_answer(script, SearchState(script.space.default, {}))
     result = tuning._finish(replace(answer, code={"batch: 16": "batch_size=16"}))
     assert (result.command, result.code, result.environment) == ("true 16", {}, {})
+
+
+def test_without_time_to_build_the_kernels_what_needs_them_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = ({"execution": "eager"}, {"execution": "eager", "freezing": "full"}, {"execution": "script"})
+    space = Space({}, (Knob("execution", choices),))
+    planner = SimpleNamespace(interpreter=None, worker=None)
+    question = SimpleNamespace(environment={}, runtime="torch", mode="infer")
+    limits_s: list[float] = []
+
+    def build(*_: Any, limit_s: float) -> bool:
+        limits_s.append(limit_s)
+        return limit_s > 100
+
+    monkeypatch.setattr(session, "build_once", build)
+    excluded = {}
+    for budget_s in (60.0, 600.0):
+        tunable: Any = replace(Target(space=space, question=question))
+        object.__setattr__(tunable, "planner", planner)
+        tuning = Tuning(tunable, Store.open(tmp_path / "store", create=True), SilentProgress(), budget_s=budget_s)
+        tuning._build_native()
+        excluded[budget_s] = [each for each in tuning.excluded if each.applies_to(choices[1])]
+    assert limits_s == [12.0, 240.0]
+    assert excluded[600.0] == []
+    [cause] = excluded[60.0]
+    assert "give --budget 2m or more" in cause.reason
+    assert not any(each.applies_to(choices[2]) for each in excluded[60.0])

@@ -127,7 +127,9 @@ def tune(
 
 def has_all_files(result: "TuneResult", output: Path | None, report: Path | None) -> bool:
     """Return whether every requested file was written."""
-    return (output is None or bool(result.output)) and (report is None or bool(result.report))
+    # Without a confirmed setting there is nothing to write.
+    has_output = output is None or bool(result.output) or result.found_nothing
+    return has_output and (report is None or bool(result.report))
 
 
 def parse_subject(arguments: list[str]) -> str | list[str]:

@@ -14,7 +14,7 @@ Budget = Annotated[
     Option(
         "--budget",
         metavar="TIME",
-        help="Approximate total time: 10m, 90s, 1h30m. The final runs may exceed a short budget.",
+        help="Total time: 10m, 90s, 1h30m. A short one tries fewer settings and confirms with fewer runs.",
     ),
 ]
 Batch = Annotated[int | None, Option("--batch", metavar="N", help="Samples per step over all processes.")]

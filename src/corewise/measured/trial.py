@@ -81,6 +81,8 @@ class Trial:
     imports: tuple[str, ...] = ()
     # Whether the warm parent imports it before it forks: known to start no thread.
     warms_imports: bool = False
+    # A folder for references of numerical checks, which runs with the same values share; empty: none are kept.
+    references: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -142,6 +144,7 @@ def parse_trial(data: Mapping[str, Any]) -> Trial:
         generation=str(data.get("generation", "")),
         imports=tuple(data.get("imports", ())),
         warms_imports=bool(data.get("warms_imports", False)),
+        references=str(data.get("references", "")),
     )
 
 

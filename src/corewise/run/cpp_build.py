@@ -17,11 +17,6 @@ BUILD_LIMIT_S = 330.0
 GRACE_S = 2.0
 
 
-def is_build_pending(interpreter: Interpreter, worker: Path, cache: Path | None = None) -> bool:
-    """Return whether the C++ part would be built by `build_once`."""
-    return should_build_native() and not os.path.exists(_find_marker(interpreter, worker, cache))
-
-
 def build_once(
     interpreter: Interpreter,
     worker: Path,

@@ -92,6 +92,7 @@ class StudyRun:
         retry_failed: bool = False,
         pool: ParentPool | None = None,
         deadline: float | None = None,
+        prepare_trial: Callable[[Trial], Trial] = lambda trial: trial,
     ) -> None:
         """Prepare a run.
 
@@ -99,9 +100,10 @@ class StudyRun:
             pool: Warm parents to use, which the caller closes.
             deadline: On the monotonic clock. No run starts that would probably end later. A trial with fewer
                 runs than MIN_RUNS_AT_DEADLINE then leaves no record, and a later call resumes it.
+            prepare_trial: Adds to a trial what makes its runs start faster; files of trials do not contain it.
         """
         self.plan, self.store, self.observer = plan, store, observer
-        self._pool, self._deadline = pool, deadline
+        self._pool, self._deadline, self._prepare_trial = pool, deadline, prepare_trial
         self._planned_ids = {t.trial_id for t in plan.trials}
         self._own_failures: set[str] = set()
         recorded_ids = store.read_done_ids()
@@ -346,7 +348,7 @@ class StudyRun:
             try:
                 parent = pool.get(trial)
                 with NeighbourWatch(self._find_idle_cpus(trial)) as watch:
-                    results = parent.run(self._limit_time(trial), out_dir, lambda _phase: None)
+                    results = parent.run(self._prepare_trial(self._limit_time(trial)), out_dir, lambda _phase: None)
                 run = collect_run(trial, results)
                 if run.kind == "disk":
                     raise OSError(errno.ENOSPC, run.reason)

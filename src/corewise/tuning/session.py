@@ -58,13 +58,15 @@ from corewise.tuning.search.setting_space import Setting
 
 # Shares of the budget that are reserved for the confirmation.
 MIN_SHARE, FAIR_SHARE, MAX_SHARE = 0.25, 0.4, 0.6
+# While nothing is better than the default, there is nothing to confirm, and the search leaves only this share.
+LEAST_SHARE = 0.05
 # Time limit of a fresh run: at least this many seconds, or this multiple of the slowest start, within the budget.
 MIN_LIMIT_S, MAX_RUN_RATIO, MIN_RUN_LIMIT_S = 120.0, 20.0, 10.0
 # The default may exceed the budget by this factor, so that the message can say how long it took.
 DEFAULT_LIMIT = 1.1
 # The C++ build gets this share of the budget if that is enough for the usual build. Otherwise it gets the seconds
 # that it takes to find an earlier build.
-BUILD_SHARE, USUAL_BUILD_S, FIND_BUILD_S = 0.4, 45.0, 8.0
+BUILD_SHARE, USUAL_BUILD_S, FIND_BUILD_S = 0.4, 45.0, 12.0
 # What runs on the C++ kernels.
 NATIVE_VALUES: tuple[Mapping[str, Any], ...] = (
     {"execution": "malleable"},
@@ -251,10 +253,7 @@ class Tuning:
             if self._is_finished_before():
                 search.state.finished = True
             else:
-                search.run(self.began + self.budget_s - self._estimate_reserve_s(default))
-                # Without a winner, two fresh runs of each side are enough of a reserve.
-                if self.state.best == self.tunable.space.default and not self.state.finished:
-                    search.run(self.began + self.budget_s - self._estimate_least_reserve_s(default))
+                self._run_search(search, default)
         except Rejection as problem:
             self.notes.append(f"the search ended early: its best setting did not restart: {problem.reason}")
         finally:
@@ -262,6 +261,14 @@ class Tuning:
         self.cautions += filter(None, [search.describe_noise()])
         self._record_seconds()
         return search.state
+
+    def _run_search(self, search: Search, default: Judgement) -> None:
+        """Search until the time that fresh runs need; without a winner, they are left less and less time."""
+        end = self.began + self.budget_s
+        search.run(end - self._estimate_reserve_s(default), stays_open=True)
+        for reserve_s in (self._estimate_least_reserve_s(default, default), LEAST_SHARE * self.budget_s):
+            if self.state.best == self.tunable.space.default and not self.state.finished:
+                search.run(end - reserve_s, until_won=True, stays_open=True)
 
     def _build_search(self, arena: LiveArena, records: Sequence[Record]) -> Search:
         known = find_known_settings(self.tunable, records)
@@ -320,9 +327,10 @@ class Tuning:
         needed_s = next((seconds for seconds in efforts_s if seconds <= fair_s), efforts_s[-1])
         return min(max(needed_s, MIN_SHARE * self.budget_s), MAX_SHARE * self.budget_s)
 
-    def _estimate_least_reserve_s(self, default: Judgement) -> float:
+    def _estimate_least_reserve_s(self, *contenders: Judgement) -> float:
+        """Estimate how many seconds two fresh runs of each contender take."""
         least = replace(EFFORTS[-1], num_contender_runs=MIN_RUNS_AT_DEADLINE)
-        return estimate_confirmation_s(least, [default, default], [], starts_cold=False)
+        return estimate_confirmation_s(least, contenders, [], starts_cold=False)
 
     def _assign_roles(self) -> dict[Setting, Role]:
         """Return the settings to confirm: default and best decide, hand setting and ladder are references."""
@@ -335,8 +343,13 @@ class Tuning:
 
     def _confirm(self) -> Confirmation | None:
         """Measure in fresh processes; return None if the budget allows too few of them."""
-        self.follower.report_phase("confirm")
         roles = self._assign_roles()
+        # Two fresh runs of each side are the least that shows a difference.
+        contenders = [setting for setting, role in roles.items() if role is Role.CONTENDER]
+        known = self._find_judgements(dict.fromkeys(contenders, Role.CONTENDER))
+        if self._estimate_least_reserve_s(*known.values()) > self._left_s:
+            return None
+        self.follower.report_phase("confirm")
         confirmation = self._run_fresh(roles, *self._choose_protocols(roles))
         require_same_shapes(confirmation.records.values())
         default = confirmation.records.get(self.tunable.space.default)
@@ -382,6 +395,8 @@ class Tuning:
                 disagreement = describe_disagreement(space, self.state, again)
         if disagreement:
             choice = choice.resolve_disagreement(disagreement, first, space.default)
+            if choice.winner != space.default:
+                self.cautions.append(f"search and fresh runs disagree: {disagreement}")
         elif first is not None:
             self.cautions.append(REPEATED)
         return confirmation, choice

@@ -292,3 +292,47 @@ def test_planning_of_malleable_fits_the_time_limit_of_the_run(params: Params, al
         limits[limit_s] = job._configured._options["planning_s"]
         job.close()
     assert limits == {None: 20.0, 600.0: 20.0, 8.0: 2.0}
+
+
+COUNTING = """
+import pathlib, torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        with open({calls!r}, "a") as file:
+            file.write(str(x.dtype) + chr(10))
+        return super().forward(x) * {factor}
+def make(batch, mode):
+    torch.manual_seed({seed})
+    return Net(4, 3), (torch.randn(batch, 4),), torch.randn(batch, 3)
+"""
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_processes_with_the_same_values_share_the_reference_of_their_check(
+    params: Params, alone: RankContext, write: Write, tmp_path: Path, mode: str
+) -> None:
+    context = dataclasses.replace(alone, references=str(tmp_path / "references"))
+    calls = tmp_path / "calls"
+
+    def check(batch: int = 3, seed: int = 1) -> tuple[bool, bool]:
+        """Return whether the check passed, and whether it computed a reference."""
+        calls.write_text("")
+        workload = write(COUNTING.format(calls=str(calls), seed=seed, factor=1))
+        job = prepare(params(workload=workload, mode=mode, batch=batch), context)
+        return job.check().passed, "torch.float64" in calls.read_text()
+
+    assert [check(), check(), check(batch=4), check(seed=2)] == [
+        (True, True),
+        (True, False),
+        (True, True),
+        (True, True),
+    ]
+
+
+def test_a_wrong_result_fails_against_a_shared_reference(
+    params: Params, alone: RankContext, write: Write, tmp_path: Path
+) -> None:
+    context = dataclasses.replace(alone, references=str(tmp_path / "references"))
+    for factor, passed in ((1, True), (2, False)):
+        workload = write(COUNTING.format(calls=str(tmp_path / "calls"), seed=1, factor=factor))
+        assert prepare(params(workload=workload, mode="infer", batch=3), context).check().passed is passed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corewise.measured.runtimes.base import WorkloadError
-from corewise.measured.workloads.custom import CustomModule, CustomStep, build_custom, is_custom
+from corewise.measured.workloads.custom import CustomModule, CustomStep, build_custom, is_custom, load_imports
 
 Write = Callable[..., str]
 
@@ -103,3 +103,10 @@ def test_system_exit_passes_to_the_caller(write: Write) -> None:
     with pytest.raises(SystemExit) as left:
         build_custom(write("import sys\ndef make(batch, mode):\n    sys.exit(3)\n"), 1, "infer", {})
     assert left.value.code == 3
+
+
+def test_imports_are_loaded_with_names_that_are_modules_and_errors_are_left_to_the_file(tmp_path: Path) -> None:
+    for name in ("wsgiref.headers", "wsgiref"):
+        sys.modules.pop(name, None)
+    load_imports(["no_such_package:Thing", "wsgiref:headers", "json:JSONDecoder"])
+    assert "wsgiref.headers" in sys.modules

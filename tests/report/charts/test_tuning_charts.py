@@ -191,6 +191,15 @@ def test_equal_tunings_are_distinguished_by_their_time_or_key(tmp_path: Path) ->
     assert all(title.startswith("tune resnet50 infer, 20") for title in titles)
 
 
+def test_no_two_charts_or_tables_of_a_report_have_the_same_title(tmp_path: Path) -> None:
+    for key, asked in (("1", ("batch 8",)), ("2", ("batch 8", "--allow batch")), ("3", ("batch 8",))):
+        folder = stored(tmp_path, replace(RESULT, asked=asked), key)
+    report = build_report([folder])
+    titles = [each.title for part in report.studies for each in (*part.charts, *part.tables)]
+    assert len(titles) > 10
+    assert len(titles) == len(set(titles))
+
+
 def test_a_stopped_tuning_has_a_page_of_what_was_raced(tmp_path: Path) -> None:
     raced = replace(DEFAULT, interval=None, trial_id="", over_default=None)
     best = replace(raced, label="channels_last, allocator retain", throughput=86.0)

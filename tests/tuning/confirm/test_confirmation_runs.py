@@ -244,3 +244,22 @@ def test_disturbed_fresh_runs_are_described(num_disturbed: int, is_described: bo
     assert text.startswith(f"{num_disturbed} of 6 fresh runs") == is_described
     assert ("(others)" in text) == is_described
     assert bool(text) == is_described
+
+
+def test_figures_and_gains_of_an_answer_are_ratios_of_the_same_means() -> None:
+    # Medians would differ by 38 %, while the means differ little.
+    records = {DEFAULT: record([100, 100, 199]), BEST: record([80, 138, 138])}
+    state = SearchState(BEST, {DEFAULT: QUICK, BEST: replace(QUICK, setting=BEST, outcome="won")})
+    confirmation = Confirmation(records)
+    choice = choose_winner(Target(), state, BEST, confirmation)
+    result = build_answer(Target(), state, confirmation=confirmation, hand=BEST, choice=choice)
+    best = next(each for each in result.measured if each.label != "default")
+    assert best.throughput / result.default.throughput == pytest.approx(best.over_default)
+    assert best.over_default == pytest.approx((80 * 138 * 138 / (100 * 100 * 199)) ** (1 / 3))
+
+
+def test_the_reason_for_no_gain_does_not_mention_tests_that_were_not_made() -> None:
+    records = {DEFAULT: record([10, 10.1, 9.9]), BEST: record([10, 10.05, 9.95])}
+    [note] = choose_winner(Target(), SearchState(BEST), BEST, Confirmation(records)).notes
+    assert "is not significantly faster in fresh runs" in note
+    assert "rank test" not in note

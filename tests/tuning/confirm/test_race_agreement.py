@@ -103,6 +103,7 @@ def test_a_gain_that_only_repeated_fresh_runs_show_is_claimed_with_their_figure(
     assert result.verdict == "faster"
     assert result.speedup == pytest.approx(1.3, rel=0.01)
     assert "measured twice. The search disagrees: a 1 was 2.01×" in format_headline(result)
+    assert any("disagree: a 1 was 2.01×" in each for each in result.cautions)
 
 
 def test_without_time_for_a_repeat_nothing_is_recommended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

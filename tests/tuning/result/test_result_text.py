@@ -12,6 +12,7 @@ from corewise.analysis.tuning_results import LadderStep, RacedSetting, SettingRe
 from corewise.errors import UserError
 from corewise.study.durations import format_duration, parse_duration_s
 from corewise.tuning.result.result_text import (
+    build_conclusion,
     build_launch_line,
     collect_latency_points,
     find_latency_front,
@@ -292,3 +293,26 @@ def test_an_error_of_zero_is_shown_and_none_without_a_check() -> None:
     assert last_cell(replace(DEFAULT, check_error=0.0), "script") == "0.0e+00"
     assert last_cell(DEFAULT) == "not checked"
     assert last_cell(DEFAULT, "script") == "-"
+
+
+def test_a_result_that_the_budget_cut_says_what_to_give_and_recommends_nothing() -> None:
+    cut = replace(RESULT, verdict="unconfirmed", is_cut=True, finished=False, least_budget_s=90.0, output="")
+    assert format_headline(cut) == (
+        "Not confirmed: 8×2, channels_last was about 2.13× the default in the search, but the budget left too little "
+        "time for fresh runs; give --budget 90s or more."
+    )
+    assert build_conclusion(cut)["Type"] == "no change: python infer.py"
+    assert "In your code" not in render_text(cut)
+    assert "the budget ended before" in build_conclusion(cut)["How sure"]
+    alone = replace(cut, best=DEFAULT, tried=RESULT.tried[:1])
+    assert format_headline(alone).startswith("The budget was too short to compare the default with another setting")
+    tied = replace(cut, best=DEFAULT)
+    assert format_headline(tied).startswith("No difference so far: 2 other settings tried in the search")
+
+
+def test_reduced_precision_is_shown_only_where_it_was_measured() -> None:
+    assert "Reduced precision" not in render_text(RESULT)
+    raced = RacedSetting("int8", {"dtype": "int8"}, "won", 3.0, 60.0, 1.0, 0.02)
+    assert "Reduced precision" in render_text(replace(RESULT, tried=(*RESULT.tried, raced)))
+    rejected = replace(raced, outcome="rejected", throughput=0.0, ratio=0.0)
+    assert "Reduced precision" not in render_text(replace(RESULT, tried=(*RESULT.tried, rejected)))

@@ -55,11 +55,15 @@ def is_lost_connection(problem: BaseException) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The outcome of a numerical check: largest error, allowed error, and the reference of the comparison."""
+    """The outcome of a numerical check: largest error, allowed error, and the reference of the comparison.
+
+    `shared_s` is the time spent on a reference that later processes need not compute again.
+    """
 
     error: float
     tolerance: float
     reference: str
+    shared_s: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -76,6 +80,7 @@ class RankContext:
         cache: a folder for compiler output and plans that nobody else can change; empty if none are made.
         host_free_bytes: free host memory before any rank of this run started.
         time_limit_s: the time limit of the run; None if it is unknown.
+        references: a folder for references of numerical checks; empty if they are not kept.
     """
 
     rank: int
@@ -85,6 +90,7 @@ class RankContext:
     cache: str = ""
     host_free_bytes: Optional[int] = None
     time_limit_s: Optional[float] = None
+    references: str = ""
 
 
 class Job(abc.ABC):

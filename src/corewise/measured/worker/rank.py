@@ -141,6 +141,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         cache,
         plan.host_free_bytes,
         trial.protocol.timeout_s,
+        trial.references,
     )
     num_import_threads = _load_imports(trial)
     began = time.perf_counter()
@@ -274,6 +275,7 @@ class _BeforeSampling:
             "check_error": self.check.error,
             "prepare_s": prepare_s,
             "check_s": check_s,
+            "shared_check_s": self.check.shared_s,
             "first_step_s": first_step_s,
             "warmup_s": self.warm_up.total_s,
             "num_warmup_steps": float(self.warm_up.num_steps),

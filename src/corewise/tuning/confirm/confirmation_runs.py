@@ -45,11 +45,11 @@ USUAL_EFFORT = 2
 
 
 class WarmParents(Interface):
-    """The warm parents of a search, with what they know about the user's imports."""
+    """The warm parents of a search, with what it knows to make a start cheaper."""
 
     @property
     def pool(self) -> ParentPool: ...
-    def add_imports(self, trial: Trial) -> Trial: ...
+    def prepare_trial(self, trial: Trial) -> Trial: ...
 
 
 class Role(Enum):
@@ -198,10 +198,19 @@ def confirm(
     trials = {setting: plan.trials[0] for setting, plan in plans.items() if plan.trials}
     first = next(iter(plans.values()))
     whole = keep_old_ids(replace(first, trials=tuple(trials.values()), skipped=()), store)
-    if parents is not None:
-        whole = replace(whole, trials=tuple(map(parents.add_imports, whole.trials)))
-    pool = parents.pool if parents is not None else None
-    StudyRun(whole, store, observer, retry_failed=True, pool=pool, deadline=deadline).execute()
+    if parents is None:
+        run = StudyRun(whole, store, observer, retry_failed=True, deadline=deadline)
+    else:
+        run = StudyRun(
+            whole,
+            store,
+            observer,
+            retry_failed=True,
+            pool=parents.pool,
+            deadline=deadline,
+            prepare_trial=parents.prepare_trial,
+        )
+    run.execute()
     ids = {trial.trial_id: setting for setting, trial in zip(trials, whole.trials, strict=True)}
     records = store.read_records(only=set(ids)).records
     return Confirmation({ids[record.trial_id]: record for record in records}, whole)

@@ -89,7 +89,7 @@ def _format_cut_headline(result: TuneResult) -> str:
         if num_others == 0:
             return f"The budget was too short to compare the default with another setting: {more}."
         others = format_count(num_others, "other setting")
-        return f"No difference so far: {others} tried in the search, none faster than the default; {more}."
+        return f"No difference so far: {others} tried in the search, none faster than the default. For more, {more}."
     return (
         f"Not confirmed: {result.best.label} was about {format_ratio(result.speedup)} the default in the search, "
         f"but the budget left too little time for fresh runs; {more}."
@@ -246,7 +246,7 @@ def _render_rejected(result: TuneResult) -> Iterator[str]:
 
 
 def _render_usage(result: TuneResult) -> Iterator[str]:
-    if result.code:
+    if result.code and not result.found_nothing:
         yield "In your code"
         for line in result.code.values():
             yield f"  {line}"
@@ -288,7 +288,7 @@ def _suggest_command(result: TuneResult) -> str:
 
 
 def _describe_code(result: TuneResult) -> str:
-    lines = list(result.code.values())
+    lines = [] if result.found_nothing else list(result.code.values())
     return f"the {len(lines)} lines above" if len(lines) > 1 else "".join(lines)
 
 

@@ -79,7 +79,7 @@ class Search:
         self._num_without_effect: Counter[int] = Counter()
         # By choice: why it was not tried.
         self._untried: dict[str, str] = {}
-        self._deadline = math.inf
+        self._deadline, self._until_won = math.inf, False
         # The best of the starts.
         self._usual_setting = space.default
         # The default tied with a preferred start, so it may be tried again.
@@ -118,9 +118,15 @@ class Search:
         if self._incumbent is not None:
             self._incumbent.entrant.setting = self.space.default
 
-    def run(self, deadline: float) -> SearchState:
-        """Search until neither one knob nor a pair of knobs improves the best, or until the deadline."""
-        self._deadline, self._untried = deadline, {}
+    def run(self, deadline: float, *, until_won: bool = False, stays_open: bool = False) -> SearchState:
+        """Search until neither one knob nor a pair of knobs improves the best, or until the deadline.
+
+        Args:
+            deadline: On the clock of the arena.
+            until_won: Whether the search also ends with the first setting that is better than the default.
+            stays_open: Whether the best setting keeps running for another call; `close` ends it.
+        """
+        self._deadline, self._untried, self._until_won = deadline, {}, until_won
         for start in self.starts:
             self._try_start(start, deadline)
         # A start may lose because of its layout alone.
@@ -144,7 +150,8 @@ class Search:
             if is_settled and not self._try_pairs(deadline):
                 break
         self.state.finished = not self._untried
-        self.close()
+        if not stays_open:
+            self.close()
         self.state.untried = tuple(UntriedChoice(text, reason) for text, reason in self._untried.items())
         return self.state
 
@@ -322,7 +329,8 @@ class Search:
         usual_s = statistics.median(self._costs_s) if self._costs_s else 0.0
         lead = 0.0 if preferred else self._choose_min_lead(setting)
         is_tight = self.arena.read_clock() + usual_s * (COMPILE_COST_FACTOR if costly else 1.0) > deadline
-        if is_tight or not self._can_race_in_time():
+        has_won = self._until_won and self.state.best != self.space.default
+        if is_tight or has_won or not self._can_race_in_time():
             self._untried[text] = BUDGET_USED_UP
             return False
         self.watcher.report_candidate(setting)

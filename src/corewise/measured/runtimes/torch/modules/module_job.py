@@ -114,7 +114,9 @@ class ModuleJob(Job):
         case = self._build_case(self._settings, self._group)
         try:
             with compile_in_turn(self._settings, self._group.context):
-                verdict, self._first_call_s = check_module(self._module, self._configured, self._settings, case)
+                verdict, self._first_call_s = check_module(
+                    self._module, self._configured, self._settings, case, self._group.context.references
+                )
         except RuntimeError as problem:
             refusal = _explain_refusal(problem, self._settings)
             if refusal is None:

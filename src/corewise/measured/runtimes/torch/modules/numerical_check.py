@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from corewise.measured.runtimes.base import Check, is_out_of_memory
+from corewise.measured.runtimes.torch.modules.reference_cache import ReferenceCache
 from corewise.measured.runtimes.torch.settings import Settings, turn_off_onednn
 
 # Tolerances of outputs and of gradients. The largest errors observed over six models, both layouts, several
@@ -54,6 +55,7 @@ class CheckCase:
         loss_weight: The weight of this rank; weights average to one over data-parallel ranks.
         eval_classes: Names of module classes that are put in evaluation mode; None: all.
         may_need_own_dtype: A module that fails in float64 is compared in its own dtype.
+        determined_by: What the reference depends on, apart from weights and inputs; None: it is not kept.
     """
 
     inputs: Tuple[Any, ...]
@@ -63,17 +65,24 @@ class CheckCase:
     loss_weight: float = 1.0
     eval_classes: Optional[Collection[str]] = None
     may_need_own_dtype: bool = False
+    determined_by: Optional[Tuple[Any, ...]] = None
 
 
-def check_module(module: nn.Module, configured: nn.Module, settings: Settings, case: CheckCase) -> Tuple[Check, float]:
-    """Return the verdict and the seconds of the configured module's first call; its state is restored."""
+def check_module(
+    module: nn.Module, configured: nn.Module, settings: Settings, case: CheckCase, cache_folder: str = ""
+) -> Tuple[Check, float]:
+    """Return the verdict and the seconds of the configured module's first call; its state is restored.
+
+    The reference is kept in `cache_folder`, if one is given, for other processes with the same values.
+    """
     with _restore_state(module, configured), _set_evaluation_mode(module, configured, case.eval_classes):
         started = time.perf_counter()
         got = _run_configured(module, configured, case.inputs, case.loss, case.loss_weight, settings)
         first_call_s = time.perf_counter() - started
         with turn_off_onednn():
-            wanted, reference = _compute_reference(module, settings, case)
-    return _compare_results(got, wanted, TOLERANCES[_find_precision(settings)], reference), first_call_s
+            wanted, reference, shared_s = _load_or_compute_reference(module, settings, case, cache_folder)
+    verdict = _compare_results(got, wanted, TOLERANCES[_find_precision(settings)], reference)
+    return dataclasses.replace(verdict, shared_s=shared_s), first_call_s
 
 
 def list_float_tensors(value: Any) -> List[Tensor]:
@@ -117,6 +126,24 @@ def _run_configured(
         gradients.append(parameter.grad / scale if scale != 1 and parameter.grad is not None else parameter.grad)
         parameter.grad = None
     return _ModuleResults([t.detach() for t in list_float_tensors(made)], gradients)
+
+
+def _load_or_compute_reference(
+    module: nn.Module, settings: Settings, case: CheckCase, cache_folder: str
+) -> Tuple[_ModuleResults, str, float]:
+    """Return the reference, its description, and the seconds that others save because it is kept for them."""
+    if not cache_folder or case.determined_by is None:
+        return (*_compute_reference(module, settings, case), 0.0)
+    cache = ReferenceCache(cache_folder)
+    purpose = "outputs" if case.reference_loss is None else "gradients"
+    path = cache.build_path(module, (*case.reference_inputs, *case.determined_by), purpose)
+    loaded = None if path is None else cache.load(path)
+    if loaded is not None:
+        return _ModuleResults(loaded[0], loaded[1]), loaded[2], 0.0
+    started = time.perf_counter()
+    results, text = _compute_reference(module, settings, case)
+    is_kept = path is not None and cache.save(path, (results.outputs, results.gradients, text))
+    return results, text, time.perf_counter() - started if is_kept else 0.0
 
 
 def _compute_reference(module: nn.Module, settings: Settings, case: CheckCase) -> Tuple[_ModuleResults, str]:

@@ -55,7 +55,15 @@ def _build_module_job(made: CustomModule, batch: int, context: RankContext, sett
         shared_inputs = tuple(settings.place(group.share_from_first_rank(x)) for x in inputs)
         shared_targets = group.share_from_first_rank(targets)
         loss = (lambda outputs: compute_custom_loss(outputs, shared_targets)) if settings.training else None
-        return CheckCase(shared_inputs, shared_inputs, loss, loss, group.loss_weight, may_need_own_dtype=True)
+        return CheckCase(
+            shared_inputs,
+            shared_inputs,
+            loss,
+            loss,
+            group.loss_weight,
+            may_need_own_dtype=True,
+            determined_by=(shared_targets,) if settings.training else (),
+        )
 
     batches = FixedBatch(inputs, targets, describe_shapes(made), inspect_traits(made))
     task = ModuleTask(made.module, batches, batch, compute_custom_loss, LEARNING_RATE, build_case)
