@@ -35,6 +35,7 @@ from corewise.accelerate.malleable.plan.planner import (
     load_decision_for,
 )
 from corewise.accelerate.malleable.plan.task_merging import build_call_graph
+from corewise.accelerate.malleable.result_objects import expand_objects
 
 ONE_CORE = "this process may use only one core"
 # Share of the planning budget that is used while a call waits for the plan.
@@ -322,7 +323,7 @@ def _find_shared_memory(case: PlanningCase, spec: Any) -> str:
     leaves = bound.copy_written_leaves(case.leaves)
     with bound.keep_state():
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        results = pytree.tree_leaves(bound.module(*args, **kwargs))
+        results = pytree.tree_leaves(expand_objects(bound.module(*args, **kwargs)))
     values = bound.collect_values(leaves)
     tensors = {id(tensor): tensor for tensor in [*values, *results] if isinstance(tensor, torch.Tensor)}
     external_ids = {id(tensor) for tensor in values}

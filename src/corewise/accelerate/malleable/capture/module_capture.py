@@ -41,6 +41,7 @@ from corewise.accelerate.malleable.capture.export_stand_in import build_stand_in
 from corewise.accelerate.malleable.capture.module_state import ModuleState, TooManyAttributesError
 from corewise.accelerate.malleable.capture.program import Call, Pack, Program, Ref, list_values
 from corewise.accelerate.malleable.capture.recurrent_shapes import infer_shapes_quickly
+from corewise.accelerate.malleable.result_objects import UNKNOWN_RESULT, expand_results_of
 
 
 class CaptureError(Exception):
@@ -216,7 +217,13 @@ def _run_export(
     own_thread = patch_this_thread(watched, [] if used_modules is None else used_modules)
     try:
         with export_quietly(), own_thread, eager, infer_shapes_quickly():
-            return torch.export.export(module, args, dict(kwargs), strict=False)
+            try:
+                return torch.export.export(module, args, dict(kwargs), strict=False)
+            except RuntimeError as problem:
+                if UNKNOWN_RESULT not in str(problem):
+                    raise
+            with expand_results_of(module):
+                return torch.export.export(module, args, dict(kwargs), strict=False)
     except Exception as problem:
         raise CaptureError(f"torch.export fails: {_format_first_line(problem)}") from problem
 

@@ -22,6 +22,7 @@ from corewise.accelerate.malleable.plan.custom_backward import (
 )
 from corewise.accelerate.malleable.plan.planner import PlanningCase
 from corewise.accelerate.malleable.plan.schedule import OperatorTask
+from corewise.accelerate.malleable.result_objects import expand_objects
 
 # Two runs of one program may differ in the last bits where operators add in another order.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4, torch.complex128: 1e-9}
@@ -36,7 +37,7 @@ def check_replayable(case: PlanningCase) -> Tuple[str, Optional[RunResult]]:
     before = ModuleState(case.bound.module)
     try:
         with case.bound.keep_state(), record_hooks() as hooked:
-            plain = case.call_plain()
+            plain = expand_objects(case.call_plain())
             reason = _find_hidden_backward(case, plain, hooked) or _find_lost_state(case, before)
             if reason:
                 return reason, None
@@ -76,6 +77,7 @@ class RunResult:
 
     @classmethod
     def from_result(cls, case: PlanningCase, result: Any) -> RunResult:
+        result = expand_objects(result)
         leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         gradients_of_inputs = (
             compute_gradients(result, _list_differentiable_inputs(case)) if torch.is_grad_enabled() else ()
@@ -169,8 +171,8 @@ def _compare_run_gradients(expected: RunResult, actual: RunResult) -> str:
 
 def compare_results(expected: Any, actual: Any) -> str:
     """Explain how two results differ; empty if they do not."""
-    flat, spec = pytree.tree_flatten(expected)
-    other, other_spec = pytree.tree_flatten(actual)
+    flat, spec = pytree.tree_flatten(expand_objects(expected))
+    other, other_spec = pytree.tree_flatten(expand_objects(actual))
     if spec != other_spec:
         return "its replayed operators give a result of another structure"
     for left, right in zip(flat, other):

@@ -37,6 +37,7 @@ from corewise.accelerate.malleable.plan.plan_candidates import plan_fixed, plan_
 from corewise.accelerate.malleable.plan.schedule import CALLER, LanePlan, OperatorTask
 from corewise.accelerate.malleable.plan.task_merging import CallCosts, find_chains, merge_calls, sum_task_costs
 from corewise.accelerate.malleable.plan.time_bounds import compute_lower_bound_s
+from corewise.accelerate.malleable.result_objects import expand_objects
 
 # Share of the planning budget for one correction of the costs.
 _CORRECTION_SHARE = 0.05
@@ -440,7 +441,9 @@ def run_backward(case: PlanningCase, result: Any) -> object:
     if not torch.is_grad_enabled():
         return None
     outputs = [
-        tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        tensor
+        for tensor in pytree.tree_leaves(expand_objects(result))
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad
     ]
     values = case.bound.collect_unpacked_values(case.leaves)
     wanted = [
