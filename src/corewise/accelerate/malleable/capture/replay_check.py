@@ -27,6 +27,8 @@ from corewise.accelerate.malleable.result_objects import expand_objects
 # Two runs of one program may differ in the last bits where operators add in another order.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4, torch.complex128: 1e-9}
 _HALF_PRECISION_TOLERANCE = 2e-2
+# How the reason begins if the module's forward changes attributes.
+CHANGED_ATTRIBUTES = "its forward changes attributes"
 
 
 def check_replayable(case: PlanningCase) -> Tuple[str, Optional[RunResult]]:
@@ -144,7 +146,7 @@ def _find_lost_state(case: PlanningCase, before: ModuleState) -> str:
     if drawn:
         return f"its forward draws from {drawn[0]}, which replayed operators would skip"
     if changed:
-        return f"its forward changes attributes ({', '.join(changed[:3])}), which replayed operators would skip"
+        return f"{CHANGED_ATTRIBUTES} ({', '.join(changed[:3])}), which replayed operators would skip"
     return ""
 
 
