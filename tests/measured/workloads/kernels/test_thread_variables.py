@@ -45,5 +45,5 @@ def test_how_threads_wait_is_no_condition_of_a_checkpoint(monkeypatch: pytest.Mo
     for name, value in PASSIVE_WAITING.items():
         monkeypatch.setenv(name, value)
     assert describe_libraries("numpy") == before
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
     assert describe_libraries("numpy") != before

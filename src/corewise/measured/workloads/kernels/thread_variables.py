@@ -24,8 +24,8 @@ def set_thread_variables(
 ) -> str:
     """Set the number of threads, if given; let idle ones sleep where other processes use the same CPUs.
 
-    Returns a note for the user if idle threads sleep, else an empty text. A thread that spins on a CPU keeps another from the work that it waits for: an iteration of conjugate
-    gradients takes ten times as long, or more.
+    Returns a note for the user if idle threads sleep, else an empty text. A thread that spins on a CPU keeps
+    another from the work that it waits for: an iteration of conjugate gradients takes ten times as long, or more.
     """
     environment = os.environ if environment is None else environment
     if num_threads is not None:
