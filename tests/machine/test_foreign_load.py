@@ -125,11 +125,8 @@ def test_a_busy_stranger_is_seen_and_a_busy_child_is_not() -> None:
     try:
         time.sleep(0.2)
         load = measure_foreign_load([cpu], 1.0)
-        seen = {each.pid for each in load.processes}
         assert load.others_cpus > 0
-        assert child.pid not in seen
-        # Other load on a busy machine may push it from the list, but not from the sum.
-        assert pid in seen or len(seen) == 3
+        assert child.pid not in {each.pid for each in load.processes}
     finally:
         child.kill()
         child.wait()

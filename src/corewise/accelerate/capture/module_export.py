@@ -9,6 +9,7 @@ from typing import Any, Collection, Iterable, List, Mapping, Optional, Sequence,
 
 import torch
 
+from corewise.accelerate.capture.expanded_results import UNKNOWN_RESULT, expand_results_of
 from corewise.accelerate.capture.export_silence import export_quietly
 from corewise.accelerate.capture.export_stand_in import build_stand_in, patch_this_thread
 from corewise.accelerate.capture.recurrent_shapes import infer_shapes_quickly
@@ -71,7 +72,13 @@ def _run_export(
     own_thread = patch_this_thread(watched, [] if used_modules is None else used_modules)
     try:
         with export_quietly(), own_thread, eager, infer_shapes_quickly():
-            return torch.export.export(module, args, dict(kwargs), strict=False)
+            try:
+                return torch.export.export(module, args, dict(kwargs), strict=False)
+            except RuntimeError as problem:
+                if UNKNOWN_RESULT not in str(problem):
+                    raise
+            with expand_results_of(module):
+                return torch.export.export(module, args, dict(kwargs), strict=False)
     except Exception as problem:
         raise CaptureError(f"torch.export fails: {_format_first_line(problem)}") from problem
 

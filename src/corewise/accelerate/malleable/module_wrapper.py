@@ -22,12 +22,14 @@ from corewise.accelerate.capture.export_silence import wait_for_export
 from corewise.accelerate.capture.input_signature import InputSignature, explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.capture.torch_modes import explain_interception
 from corewise.accelerate.capture.weight_packing import explain_unpacked
+from corewise.accelerate.malleable import call_counts
 from corewise.accelerate.malleable.adaptive_width import AllocationMonitor
 from corewise.accelerate.malleable.cpu_allocation import validate_cpus
 from corewise.accelerate.malleable.execute import executor_choice
 from corewise.accelerate.malleable.execute.thread_teams import Teams, is_in_team, provide_shared_teams
 from corewise.accelerate.malleable.execute.timeline import TimelineEntry, format_chrome_trace
 from corewise.accelerate.malleable.idle_threads import check_environment, warn_once
+from corewise.accelerate.malleable.method_calls import CallRouter, is_routed_method
 from corewise.accelerate.malleable.module_watch import ModuleWatch, explain_unsupported_module
 from corewise.accelerate.malleable.planned_module import PlannedModule, PlanRequest, plan_inputs
 from corewise.shared_cores import SharedCoresWindow
@@ -40,6 +42,9 @@ MAX_SIGNATURES = 16
 MAX_PACKED_SIGNATURES = 2
 # Calls with a new signature, while the least recently used plan is idle, before it replaces that plan.
 CALLS_BEFORE_EVICTION = 4
+# A signature that comes less often, in calls on average, gets no plan: sizes that grow from call to call.
+MAX_CALLS_BETWEEN = 8
+_CLOSED = "it is closed"
 _MAX_SEEN_INPUTS = 1000
 # Seconds to wait for calls of other threads to end before planning.
 _MAX_WAIT_FOR_CALLERS_S = 0.25
@@ -116,6 +121,11 @@ class _CallCounter:
 
     def __init__(self, call: int) -> None:
         self.since, self.num = call, 1
+        self.first_call, self.num_seen = call, 0
+
+    def is_frequent(self, call: int, interval: int) -> bool:
+        """Return whether the signature came again, on average after at most `interval` calls."""
+        return self.num_seen > 1 and call - self.first_call <= interval * (self.num_seen - 1)
 
     def count(self, call: int, oldest_use: int) -> int:
         """Count this call; start again at 1 if that plan was used since."""
@@ -163,6 +173,8 @@ class Malleable:
         self._held_teams: List[Teams] = []
         self._finalizer = weakref.finalize(self, _release, self._held_teams)
         self._watch = ModuleWatch(module)
+        self._router = CallRouter(module, weakref.ref(self))
+        self._call_counts = call_counts.CallCounts()
         self._plans: Dict[InputSignature, PlannedModule] = {}
         # Inputs seen before, planned or not.
         self._seen_inputs: Dict[Any, _CallCounter] = {}
@@ -183,11 +195,14 @@ class Malleable:
         wait_for_export()
         if self._num_unchecked > 0:
             self._num_unchecked -= 1
+            self._call_counts.add(call_counts.PLAIN_IS_BEST)
             return self._run_plain(args, kwargs)
-        if self._explain_plain_execution():
+        reason = self.explain_plain_execution()
+        if reason:
+            self._call_counts.add(reason)
             return self._module(*args, **kwargs)
         with self._guard:
-            plan, leaves = self._find_plan(args, kwargs) if self._finalizer.alive else (None, ())
+            plan, leaves, reason = self._find_plan(args, kwargs) if self._finalizer.alive else (None, (), _CLOSED)
             teams = self._provide_teams() if plan is not None and plan.can_plan(len(self._read_cpus())) else None
             if plan is not None and teams is not None:
                 plan.follow_allocation(teams)
@@ -199,12 +214,26 @@ class Malleable:
             _callers.append(threading.get_ident())
         try:
             if plan is None or teams is None:
+                self._call_counts.add(reason or (plan.explain_plain_call() if plan else call_counts.NO_CORES))
                 return self._module(*args, **kwargs)
-            return plan.run(leaves, teams, lambda: self._module(*args, **kwargs))
+            return self._run_or_compare(plan, leaves, teams, args, kwargs)
         finally:
             # A child that was forked during the call has no callers.
             with contextlib.suppress(ValueError):
                 _callers.remove(threading.get_ident())
+
+    def _run_or_compare(self, plan: PlannedModule, leaves: Sequence[Any], teams: Teams, args: Any, kwargs: Any) -> Any:
+        """Run the plan, or the module where the plan asks for it, and count the call."""
+        plain_calls: List[bool] = []
+
+        def run_module() -> Any:
+            plain_calls.append(True)
+            return self._module(*args, **kwargs)
+
+        try:
+            return plan.run(leaves, teams, run_module)
+        finally:
+            self._call_counts.add(call_counts.TIMED_PLAINLY if plain_calls else "")
 
     def _run_plain(self, args: Any, kwargs: Any) -> Any:
         _callers.append(threading.get_ident())
@@ -219,14 +248,14 @@ class Malleable:
 
     def prepare(self, *args: Any, **kwargs: Any) -> Malleable:
         """Capture, measure and plan for inputs like these, in the current modes."""
-        if not self._explain_plain_execution():
+        if not self.explain_plain_execution():
             leaves, nesting = flatten_inputs(args, kwargs)
             with self._guard:
                 self._detect_changes()
                 signature = InputSignature.from_inputs(leaves, nesting, self._watch.read_state())
                 if signature is None:
                     self._note_unsupported(leaves)
-                elif not self._explain_plain_execution() and signature not in self._plans and self._is_only_caller():
+                elif not self.explain_plain_execution() and signature not in self._plans and self._is_only_caller():
                     self._plan(signature, args, kwargs, is_requested=True)
         return self
 
@@ -234,11 +263,12 @@ class Malleable:
         self._why_unsupported = explain_unsupported_inputs(leaves)
         warn_once(f"{type(self._module).__name__} runs unchanged: {self._why_unsupported}")
 
-    def _explain_plain_execution(self) -> str:
+    def explain_plain_execution(self) -> str:
+        """Explain why no call uses a plan now; empty if calls may."""
         if self._why_never_planned:
             return self._why_never_planned
         if not self._finalizer.alive:
-            return "it is closed"
+            return _CLOSED
         if self._pid != os.getpid():
             return "this process was forked after planning"
         if is_in_team():
@@ -247,24 +277,27 @@ class Malleable:
             return "hooks are registered on the module"
         return explain_interception()
 
-    def _find_plan(self, args: Any, kwargs: Any) -> Tuple[Optional[PlannedModule], Sequence[Any]]:
+    def _find_plan(self, args: Any, kwargs: Any) -> Tuple[Optional[PlannedModule], Sequence[Any], str]:
+        """Find or make the plan; without one, return the reason as the third value."""
         leaves, nesting = flatten_inputs(args, kwargs)
         self._num_calls += 1
-        if self._detect_changes() and self._explain_plain_execution():
-            return None, leaves
+        if self._detect_changes() and self.explain_plain_execution():
+            return None, leaves, self.explain_plain_execution()
         signature = InputSignature.from_inputs(leaves, nesting, self._watch.read_state())
         if signature is None:
             self._note_unsupported(leaves)
-            return None, leaves
+            return None, leaves, self._why_unsupported
         plan = self._plans.get(signature)
         if plan is not None and plan.needs_more_cores and len(self._allocation.read_cpus()) > 1:
             # The process has more cores now.
             plan = None
+        if plan is not None and plan.changed_attributes and plan.was_called:
+            plan = self._plan_again(signature, plan, args, kwargs)
         if plan is None and self._is_worth_planning(signature) and self._is_only_caller():
             plan = self._plan(signature, args, kwargs)
         if plan is not None:
-            plan.last_used_call = self._num_calls
-        return plan, leaves
+            plan.last_used_call, plan.was_called = self._num_calls, True
+        return plan, leaves, call_counts.SEEN_RARELY if plan is None else ""
 
     def _is_only_caller(self) -> bool:
         """Return whether no other thread is in a call; wait briefly, since export changes the module."""
@@ -283,8 +316,12 @@ class Malleable:
         counter = self._seen_inputs[signature.inputs] = seen_before or _CallCounter(self._num_calls)
         if self._num_calls < self._plans_from:
             return False
+        counter.num_seen += 1
+        if self._router.is_in_method:
+            # A sequence that grows by a token has a new signature in every call.
+            return counter.num_seen >= CALLS_BEFORE_EVICTION and counter.is_frequent(self._num_calls, 2)
         if len(self._plans) < MAX_SIGNATURES:
-            return not self._plans or seen_before is not None
+            return not self._plans or counter.is_frequent(self._num_calls, MAX_CALLS_BETWEEN)
         oldest = min(plan.last_used_call for plan in self._plans.values())
         return counter.count(self._num_calls, oldest) >= CALLS_BEFORE_EVICTION
 
@@ -319,6 +356,15 @@ class Malleable:
             warn_once(f"{type(self._module).__name__} runs unchanged: {plan.reason}")
         elif plan.is_planned:
             warn_once(check_environment(is_busy=self._are_cores_busy))
+        return plan
+
+    def _plan_again(self, signature: InputSignature, old: PlannedModule, args: Any, kwargs: Any) -> PlannedModule:
+        """Plan again after the first plain call, once: many modules set attributes in their first call only."""
+        old.changed_attributes = False
+        if not self._is_only_caller():
+            return old
+        plan = self._plan(signature, args, kwargs)
+        plan.changed_attributes = False
         return plan
 
     def _can_pack(self, signature: InputSignature) -> bool:
@@ -367,17 +413,18 @@ class Malleable:
     def explain(self) -> str:
         """Describe what runs for each input signature seen so far, and why."""
         head = type(self._module).__name__
-        reason = self._explain_plain_execution()
+        reason = self.explain_plain_execution()
         if reason:
-            return f"{head} runs unchanged: {reason}."
+            return "\n\n".join(filter(None, [f"{head} runs unchanged: {reason}.", self._call_counts.describe()]))
         parts = [f"{head} runs unchanged: {self._why_unsupported}."] if self._why_unsupported else []
-        if not self._plans:
-            return parts[0] if parts else f"{head}: no inputs seen yet."
+        if not self._plans and not parts:
+            parts = [f"{head}: no inputs planned yet." if self._num_calls else f"{head}: no inputs seen yet."]
         for signature, plan in self._plans.items():
             parts.append(f"{head}, {signature.describe()}: {plan.explain(self._read_cpus(), self._why_not_native)}")
         has_plans = any(plan.is_planned for plan in self._plans.values())
         warning = check_environment(is_busy=self._are_cores_busy) if has_plans or self._are_cores_busy else ""
-        return "\n\n".join([*parts, *([f"Note: {warning}"] if warning else [])])
+        notes = [self._call_counts.describe(), f"Note: {warning}" if warning else ""]
+        return "\n\n".join([*parts, *filter(None, notes)])
 
     def _repr_html_(self) -> str:
         """Return the explanation as HTML, which notebooks show for the module."""
@@ -448,8 +495,21 @@ class Malleable:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_module" not in self.__dict__:
             raise AttributeError(name)
-        attribute = getattr(self.__dict__["_module"], name)
-        return functools.partial(self._call_fluent, attribute) if name in _FLUENT_METHODS else attribute
+        module = self.__dict__["_module"]
+        attribute = getattr(module, name)
+        if name in _FLUENT_METHODS:
+            return functools.partial(self._call_fluent, attribute)
+        return self._wrap_method(attribute) if is_routed_method(module, name, attribute) else attribute
+
+    def _wrap_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method with calls of the module that go through this object, as in `fast.generate()`."""
+
+        @functools.wraps(method)
+        def call_method(*args: Any, **kwargs: Any) -> Any:
+            with self._router.route_calls():
+                return self._call_fluent(method, *args, **kwargs)
+
+        return call_method
 
     def _call_fluent(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the module; return this object if the method returns the module."""
@@ -471,7 +531,7 @@ _OWN_ATTRIBUTES = {
     "_module", "_options", "_executor_name", "_why_not_native", "_pid", "_why_never_planned", "_allocation",
     "_guard", "_held_teams", "_finalizer", "_watch", "_plans", "_seen_inputs", "_last_plan",
     "_why_unsupported", "_num_calls", "_num_changes", "_changed_at", "_plans_from", "_num_unchecked",
-    "_are_cores_busy",
+    "_are_cores_busy", "_router", "_call_counts",
 }  # fmt: skip
 
 # Methods that return the module. The result must keep the plans: fast = fast.to(torch.bfloat16).

@@ -13,12 +13,19 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.expanded_results import expand_objects
 from corewise.accelerate.capture.input_signature import InputSignature
 from corewise.accelerate.capture.module_export import CaptureError, separate_inputs
 from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.adaptive_width import OnlineRace, interpolate_costs
+from corewise.accelerate.malleable.call_counts import PLAIN_IS_BEST
 from corewise.accelerate.malleable.capture.module_capture import capture
-from corewise.accelerate.malleable.capture.replay_check import RunResult, check_replayable, find_difference
+from corewise.accelerate.malleable.capture.replay_check import (
+    CHANGED_ATTRIBUTES,
+    RunResult,
+    check_replayable,
+    find_difference,
+)
 from corewise.accelerate.malleable.execute import executor_choice
 from corewise.accelerate.malleable.execute.module_binding import BoundProgram
 from corewise.accelerate.malleable.execute.thread_teams import Teams
@@ -65,6 +72,10 @@ class PlannedModule:
         self._needs_planning = False
         self._began_s = 0.0
         self._last_run: Optional[Tuple[executor_choice.Executor, PlanDecision]] = None
+        # The module's forward changed attributes. If only the first one does, planning succeeds afterwards.
+        self.changed_attributes = reason.startswith(CHANGED_ATTRIBUTES)
+        # Whether a call had this signature since.
+        self.was_called = False
         # Number of the last call that used this plan.
         self.last_used_call = 0
         self._drop_unused_packs()
@@ -89,6 +100,10 @@ class PlannedModule:
         if self.decision is None or self.is_planned:
             return False
         return self.decision.times_s.get(PLAIN, limit_s) < limit_s
+
+    def explain_plain_call(self) -> str:
+        """Explain why a call with this signature runs the module itself."""
+        return self.reason or PLAIN_IS_BEST
 
     def can_plan(self, num_cores: int) -> bool:
         """Return whether a plan runs, or should be tried because the process got more cores."""
@@ -323,7 +338,7 @@ def _find_shared_memory(case: PlanningCase, spec: Any) -> str:
     leaves = bound.copy_written_leaves(case.leaves)
     with bound.keep_state():
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        results = pytree.tree_leaves(bound.module(*args, **kwargs))
+        results = pytree.tree_leaves(expand_objects(bound.module(*args, **kwargs)))
     values = bound.collect_values(leaves)
     tensors = {id(tensor): tensor for tensor in [*values, *results] if isinstance(tensor, torch.Tensor)}
     external_ids = {id(tensor) for tensor in values}

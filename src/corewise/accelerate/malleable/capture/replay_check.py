@@ -11,6 +11,7 @@ from typing import Any, List, Optional, Tuple
 import torch
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.expanded_results import expand_objects
 from corewise.accelerate.capture.module_state import NUMPY_RANDOM, PYTHON_RANDOM, ModuleState
 from corewise.accelerate.malleable.execute.task_functions import compile_task, compute_lifetimes
 from corewise.accelerate.malleable.plan.custom_backward import (
@@ -26,6 +27,8 @@ from corewise.accelerate.malleable.plan.schedule import OperatorTask
 # Two runs of one program may differ in the last bits where operators add in another order.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4, torch.complex128: 1e-9}
 _HALF_PRECISION_TOLERANCE = 2e-2
+# How the reason begins if the module's forward changes attributes.
+CHANGED_ATTRIBUTES = "its forward changes attributes"
 
 
 def check_replayable(case: PlanningCase) -> Tuple[str, Optional[RunResult]]:
@@ -36,7 +39,7 @@ def check_replayable(case: PlanningCase) -> Tuple[str, Optional[RunResult]]:
     before = ModuleState(case.bound.module)
     try:
         with case.bound.keep_state(), record_hooks() as hooked:
-            plain = case.call_plain()
+            plain = expand_objects(case.call_plain())
             reason = _find_hidden_backward(case, plain, hooked) or _find_lost_state(case, before)
             if reason:
                 return reason, None
@@ -76,6 +79,7 @@ class RunResult:
 
     @classmethod
     def from_result(cls, case: PlanningCase, result: Any) -> RunResult:
+        result = expand_objects(result)
         leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         gradients_of_inputs = (
             compute_gradients(result, _list_differentiable_inputs(case)) if torch.is_grad_enabled() else ()
@@ -142,7 +146,7 @@ def _find_lost_state(case: PlanningCase, before: ModuleState) -> str:
     if drawn:
         return f"its forward draws from {drawn[0]}, which replayed operators would skip"
     if changed:
-        return f"its forward changes attributes ({', '.join(changed[:3])}), which replayed operators would skip"
+        return f"{CHANGED_ATTRIBUTES} ({', '.join(changed[:3])}), which replayed operators would skip"
     return ""
 
 
@@ -169,8 +173,8 @@ def _compare_run_gradients(expected: RunResult, actual: RunResult) -> str:
 
 def compare_results(expected: Any, actual: Any) -> str:
     """Explain how two results differ; empty if they do not."""
-    flat, spec = pytree.tree_flatten(expected)
-    other, other_spec = pytree.tree_flatten(actual)
+    flat, spec = pytree.tree_flatten(expand_objects(expected))
+    other, other_spec = pytree.tree_flatten(expand_objects(actual))
     if spec != other_spec:
         return "its replayed operators give a result of another structure"
     for left, right in zip(flat, other):

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.expanded_results import has_objects, rebuild_objects
 from corewise.accelerate.capture.program import Ref
 from corewise.accelerate.capture.weight_packing import PackingError
 from corewise.accelerate.malleable.capture.module_capture import CapturedProgram
@@ -25,6 +26,7 @@ class BoundProgram:
         self.captured, self.program, self.module = captured, captured.program, module
         self._state = [(value, *_find_holder(module, name)) for value, name in self.program.state.items()]
         self._outputs = self.program.outputs
+        self._has_objects = has_objects(captured.out_spec)
         written = set(captured.written_values)
         self._writes_inputs = bool(written & set(self.program.inputs))
         self._writes = bool(written)
@@ -67,7 +69,8 @@ class BoundProgram:
     def build_result(self, values: Sequence[Any]) -> Any:
         """Build what the module would have returned."""
         flat = [values[out.value] if isinstance(out, Ref) else out for out in self._outputs]
-        return pytree.tree_unflatten(flat, self.captured.out_spec)
+        result = pytree.tree_unflatten(flat, self.captured.out_spec)
+        return rebuild_objects(result) if self._has_objects else result
 
     def can_run(self, leaves: Sequence[Any]) -> bool:
         """Return False if a written value shares memory with other inputs or state, unlike at capture."""

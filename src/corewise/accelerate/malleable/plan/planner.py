@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Hashable, List, Mapping, Optional, Seque
 import torch
 from torch.utils import _pytree as pytree
 
+from corewise.accelerate.capture.expanded_results import expand_objects
 from corewise.accelerate.capture.program import Program
 from corewise.accelerate.malleable.capture.module_capture import CapturedProgram
 from corewise.accelerate.malleable.execute import executor_choice
@@ -440,7 +441,9 @@ def run_backward(case: PlanningCase, result: Any) -> object:
     if not torch.is_grad_enabled():
         return None
     outputs = [
-        tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        tensor
+        for tensor in pytree.tree_leaves(expand_objects(result))
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad
     ]
     values = case.bound.collect_unpacked_values(case.leaves)
     wanted = [

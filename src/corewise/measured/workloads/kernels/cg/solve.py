@@ -34,11 +34,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command; return 0 if done, 1 on breakdown or a full disk, 2 on misuse."""
     options = _build_parser().parse_args(arguments)
     # Libraries read these variables when they are loaded, so nothing is imported before.
-    set_thread_variables(options.threads)
+    note = set_thread_variables(options.threads)
     try:
         import numpy  # noqa: F401
     except ImportError as problem:
         return _report_error(f"numpy is not installed for this Python: pip install numpy ({problem})", MISTAKE)
+    if note:
+        print(f"cg_solve: {note}", file=sys.stderr)
     return _run_solve(options)
 
 

@@ -21,6 +21,7 @@ from corewise.measured.workloads.kernels.cg.iteration import (
 )
 from corewise.measured.workloads.kernels.cg.operators import Operator, build_operator
 from corewise.measured.workloads.kernels.cg.problem import CgProblem
+from corewise.measured.workloads.kernels.thread_variables import WAITING_VARIABLES
 from corewise.measured.workloads.registry import load_attribute
 
 # Upper bound for the header of a checkpoint.
@@ -108,7 +109,7 @@ def describe_libraries(runtime: str) -> Mapping[str, str]:
         described["cpu_capability"] = str(facts["cpu_capability"])
     for name in sorted(os.environ):
         # The number of threads is recorded separately.
-        if name.startswith(VARIABLES) and not name.endswith("_NUM_THREADS"):
+        if name.startswith(VARIABLES) and not name.endswith("_NUM_THREADS") and name not in WAITING_VARIABLES:
             described[name] = os.environ[name]
     return described
 
