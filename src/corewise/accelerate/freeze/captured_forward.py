@@ -6,7 +6,6 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import threading
 import time
@@ -20,6 +19,7 @@ from corewise.accelerate.capture.export_silence import wait_for_export
 from corewise.accelerate.capture.input_signature import explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.capture.module_export import CaptureError, separate_inputs
 from corewise.accelerate.capture.module_state import ModuleState, TooManyAttributesError
+from corewise.accelerate.capture.result_objects import ResultTemplate, UnknownResultError
 from corewise.accelerate.capture.torch_modes import explain_interception, get_autocast_dtype
 from corewise.accelerate.equivalence import is_equivalent
 from corewise.accelerate.freeze.captured_graph import CapturedGraph, capture_graph
@@ -128,13 +128,12 @@ class CapturedForward:
         graph = capture_graph(self._module, given, named, self._dtype, self._winograd)
         with torch.no_grad():
             try:
+                graph = self._keep_types(graph, wanted)
                 got = graph.build_result(graph.run(*copy_tensors(separate)))
             # A fused operator does not support these values.
-            except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+            except (RuntimeError, TypeError, ValueError, IndexError, UnknownResultError) as problem:
                 raise CaptureError(f"its captured operators fail: {problem}") from problem
-            graph = self._keep_types(graph, wanted, got)
-            got = graph.build_result(graph.run(*copy_tensors(separate)))
-            if not is_equivalent(wanted, got):
+            if not is_equivalent(wanted, got, self._dtype):
                 raise CaptureError("its captured operators give another result")
             captured = graph
             ratio = compare_times(
@@ -162,14 +161,17 @@ class CapturedForward:
             raise CaptureError(f"its forward changes attributes ({', '.join(self._changes[:3])})")
         return wanted
 
-    def _keep_types(self, graph: CapturedGraph, wanted: Any, got: Any) -> CapturedGraph:
-        """Convert results to the types that the module's code returns under autocast."""
-        types = [one.dtype for one in pytree.tree_leaves(wanted) if isinstance(one, Tensor)]
-        others = [one.dtype for one in pytree.tree_leaves(got) if isinstance(one, Tensor)]
-        if types == others or len(types) != len(others) or not self._is_short:
+    def _keep_types(self, graph: CapturedGraph, wanted: Any) -> CapturedGraph:
+        """Build results as the module's code returns them under autocast: the graph was captured in float32."""
+        if not self._is_short:
             return graph
-        build = functools.partial(_build_converted, graph.build_result, tuple(types))
-        return dataclasses.replace(graph, build_result=build)
+        template = ResultTemplate(wanted)
+        types = tuple(one.dtype for one in template.take_tensors())
+
+        def build_converted(tensors: List[Any]) -> Any:
+            return template.build([one if one.dtype == dtype else one.to(dtype) for one, dtype in zip(tensors, types)])
+
+        return dataclasses.replace(graph, build_result=build_converted)
 
     def explain(self) -> str:
         """Describe what is prepared and captured, and what runs as before, with the reasons."""
@@ -268,10 +270,3 @@ def _describe_leaf(leaf: Any) -> Hashable:
 
 def _detach(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
-
-
-def _build_converted(build: Any, types: Tuple[torch.dtype, ...], tensors: List[Any]) -> Any:
-    result = build(tensors)
-    leaves, spec = pytree.tree_flatten(result)
-    wanted = iter(types)
-    return pytree.tree_unflatten([one.to(next(wanted)) if isinstance(one, Tensor) else one for one in leaves], spec)

@@ -133,16 +133,18 @@ def prepare_network(
                 made, num_prepared = prepare(module, args, kwargs, dtype, winograd)
             with torch.no_grad(), autocast:
                 with restore_module(made):
-                    require_equivalent(wanted, made(*copy_tensors(args), **copy_tensors(kwargs)))
-                _compare_on_fresh_inputs(module, made, args, kwargs)
+                    require_equivalent(wanted, made(*copy_tensors(args), **copy_tensors(kwargs)), dtype)
+                _compare_on_fresh_inputs(module, made, args, kwargs, dtype)
             return made, num_prepared
         except Unsupported as problem:
             problems.append(problem)
-    raise problems[0]
+    traced, captured = problems
+    # The second attempt says more, unless there is nothing to prepare.
+    raise traced if str(captured).endswith(_explain_nothing_prepared(module)) else captured
 
 
 def _compare_on_fresh_inputs(
-    module: nn.Module, made: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]
+    module: nn.Module, made: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype
 ) -> None:
     """Compare results on other values of the same sizes; values that the module itself refuses prove nothing."""
     fresh, named = pytree.tree_map_only(Tensor, _draw_like, (args, dict(kwargs)))
@@ -152,7 +154,7 @@ def _compare_on_fresh_inputs(
         except Exception:
             return
         if not has_nan(wanted):
-            require_equivalent(wanted, made(*copy_tensors(fresh), **copy_tensors(named)))
+            require_equivalent(wanted, made(*copy_tensors(fresh), **copy_tensors(named)), dtype)
 
 
 def _draw_like(tensor: Tensor) -> Tensor:
