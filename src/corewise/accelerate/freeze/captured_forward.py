@@ -122,7 +122,8 @@ class CapturedForward:
         if autocast is not None and autocast != self._dtype:
             raise CaptureError("autocast is active")
         flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        separate = separate_inputs([_detach(leaf) for leaf in flat], self._module)
+        # Calls may write to their inputs.
+        separate = separate_inputs(copy_tensors([_detach(leaf) for leaf in flat]), self._module)
         given, named = pytree.tree_unflatten(separate, spec)
         wanted = self._run_unchanged(given, named)
         graph = capture_graph(self._module, given, named, self._dtype, self._winograd)

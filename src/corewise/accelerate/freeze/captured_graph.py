@@ -23,7 +23,7 @@ from corewise.accelerate.capture.module_state import ModuleState, TooManyAttribu
 from corewise.accelerate.capture.result_objects import TensorsOnly, UnknownResultError
 from corewise.accelerate.fast_kernels.kernel_support import has_kernels
 from corewise.accelerate.fast_kernels.winograd_convolution import MIN_SPEEDUP, WinogradConvolution, supports_layer
-from corewise.accelerate.freeze.lstm_replacement import RowLstm
+from corewise.accelerate.freeze import lstm_replacement
 from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear
 from corewise.accelerate.freeze.prepared_tree import MAX_TIME_RATIO, compare_times
 from corewise.accelerate.freeze.weight_folding import has_hooks
@@ -127,7 +127,7 @@ def _insert_stubs(skeleton: nn.Module) -> None:
         for name, child in list(part._modules.items()):
             if isinstance(child, PreparedLayer):
                 part._modules[name] = stubs.setdefault(id(child), LayerStub(child))
-            elif isinstance(child, RowLstm) and not child.reverse:
+            elif isinstance(child, lstm_replacement.RowLstm) and not child.reverse:
                 part._modules[name] = child.layer
 
 
@@ -162,7 +162,7 @@ class _GraphFreezer:
         num_prepared = len(self.calls)
         if is_float:
             self._use_winograd()
-            if any(node.target is _aten.lstm.input for node in self.graph.nodes) and has_kernels():
+            if any(node.target is _aten.lstm.input for node in self.graph.nodes) and lstm_replacement.has_kernels():
                 num_prepared += lstm_kernel_rewrite.replace_lstms(self.graph)
         self.graph.eliminate_dead_code(_has_effects)
         self._remove_unused_placeholders()

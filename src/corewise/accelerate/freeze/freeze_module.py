@@ -178,8 +178,12 @@ def _prepare_captured(
         tree = PreparedTree(module, args, kwargs, dtype)
         forward = CapturedForward(tree.module, dtype, winograd)
         forward.plain_layers = tree.plain_layers
-        if forward.capture(args, kwargs) is None and tree.num_prepared:
-            forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
+        try:
+            if forward.capture(args, kwargs) is None and tree.num_prepared:
+                forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
+        except Exception as problem:
+            message = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise Unsupported(f"freezing full: its code fails with prepared layers: {message[0]}") from problem
     if not forward.num_prepared:
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
     vars(tree.module)["forward"] = forward
