@@ -1,5 +1,6 @@
 """Modules that torch.fx cannot trace are frozen with prepared layers and captured graphs."""
 
+import contextlib
 import copy
 import inspect
 import pickle
@@ -95,6 +96,7 @@ def make_inputs(rows: int = 2, length: int = ROWS // 2, seed: int = 0) -> dict[s
 
 
 def require_same(got: Any, wanted: Any, tolerance: float = 1e-4) -> None:
+    wanted.rows = wanted.rows.detach()
     torch.testing.assert_close(got.rows, wanted.rows, rtol=tolerance, atol=tolerance)
     assert (got.store is None) == (wanted.store is None)
     if wanted.store is not None:
@@ -204,6 +206,76 @@ def test_bfloat16_has_the_types_of_autocast_and_its_error() -> None:
     assert torch.equal(frozen(**given).rows, got.rows)
 
 
+@needs_bfloat16
+@pytest.mark.parametrize("always", [False, True])
+def test_angles_of_positions_stay_in_float32_in_bfloat16(always: bool) -> None:
+    class Rotates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+            self.register_buffer("rates", 1.0 / 100.0 ** (torch.arange(WIDTH) / WIDTH))
+
+        def forward(self, x: Any, positions: Any, **options: Any) -> Any:
+            # Some models enter the context only if autocast is on.
+            is_needed = always or torch.is_autocast_enabled("cpu")
+            with torch.autocast("cpu", enabled=False) if is_needed else contextlib.nullcontext():
+                angles = positions[:, None].float() @ self.rates[None, :]
+            return self.layer(x) * angles.cos(), angles.cos()
+
+    module, x, places = Rotates().eval(), torch.randn(ROWS, WIDTH), torch.arange(ROWS) + 1000
+    frozen: Any = corewise.freeze(module, {"x": x, "positions": places}, torch.bfloat16)
+    assert "a captured graph" in frozen.explain()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(frozen(x=x, positions=places)[1], module(x, places)[1])
+
+
+def test_a_cache_among_the_inputs_runs_the_modules_code_and_does_not_stop_captures() -> None:
+    class Continues(Encoder):
+        def forward(self, ids: Any, *, past: Any = None, **options: Any) -> Any:
+            result = super().forward(ids, use_store=past is not None, **options)
+            if past is not None:
+                past.add(result.store.keys[0])
+            return result
+
+    module = Continues().eval()
+    frozen: Any = corewise.freeze(module, make_inputs())
+    with torch.no_grad():
+        past = Store()
+        for _ in range(10):
+            require_same(frozen(**make_inputs(), past=past), module(**make_inputs(), past=Store()))
+        assert len(past.keys) == 10
+        for _ in range(CALLS_BEFORE_CAPTURE):
+            frozen(**make_inputs(3))
+    assert frozen.explain().count("a captured graph") == 2
+
+
+def test_weights_in_a_graph_are_not_converted() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+        def forward(self, x: Any, **options: Any) -> Any:
+            return functional.linear(x, self.weight)
+
+    x = torch.randn(ROWS, WIDTH)
+    module = Functional().eval()
+    frozen = corewise.freeze(module, {"x": x, "option": 1})
+    torch.testing.assert_close(frozen(x=x, option=1), module(x).detach(), rtol=1e-4, atol=1e-3)
+    with pytest.raises(RuntimeError, match="prepared weights cannot be moved or converted"):
+        frozen.double()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+def test_a_module_can_be_frozen_and_called_in_any_mode(mode: Any) -> None:
+    module = Encoder().eval()
+    with mode():
+        frozen = corewise.freeze(module, make_inputs())
+        require_same(frozen(**make_inputs(seed=3)), module(**make_inputs(seed=3)))
+    with torch.no_grad():
+        require_same(frozen(**make_inputs(seed=4)), module(**make_inputs(seed=4)))
+
+
 class Counting(nn.Module):
     """Counts its calls, and returns the count."""
 
@@ -258,6 +330,22 @@ def test_hooks_of_parts_run_at_every_call() -> None:
         for _ in range(3):
             require_same(frozen(**given), module(**given))
     assert len(seen) == 6
+
+
+def test_grad_contexts_within_a_module_are_captured() -> None:
+    class Watches(Encoder):
+        def forward(self, ids: Any, **options: Any) -> Any:
+            with torch.no_grad():
+                scale = self.embed(ids).mean()
+            with torch.enable_grad():
+                result = super().forward(ids, **options)
+            result.rows = result.rows * scale
+            return result
+
+    module = Watches().eval().requires_grad_(False)
+    frozen: Any = corewise.freeze(module, make_inputs())
+    assert "a captured graph" in frozen.explain()
+    require_same(frozen(**make_inputs(seed=2)), module(**make_inputs(seed=2)))
 
 
 def test_writes_to_inputs_and_constants_stay_as_they_are() -> None:

@@ -89,7 +89,8 @@ class CapturedForward:
 
     def _meet(self, key: Hashable, leaves: Any, args: Any, kwargs: Any) -> Any:
         """Count a call with a signature without a graph; capture one if it comes again."""
-        if explain_interception():
+        # Objects such as caches have no signature.
+        if explain_interception() or explain_unsupported_inputs(leaves):
             return None
         with self._guard:
             num = self._num_calls[key] = self._num_calls.get(key, 0) + 1
@@ -265,8 +266,10 @@ def _is_worth_capturing(part: nn.Module) -> bool:
 
 def _describe_leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride() if leaf.layout == torch.strided else leaf.layout, leaf.dtype, leaf.device.type
-    return type(leaf), repr(leaf) if leaf is None or isinstance(leaf, (bool, int, float, str)) else None
+        layout: Any = leaf.stride() if leaf.layout == torch.strided else leaf.layout
+        return type(leaf), leaf.shape, layout, leaf.dtype, leaf.device.type
+    is_plain = leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype))
+    return type(leaf), repr(leaf) if is_plain else None
 
 
 def _detach(leaf: Any) -> Any:

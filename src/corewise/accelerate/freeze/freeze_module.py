@@ -22,7 +22,13 @@ from corewise.accelerate.fast_kernels.winograd_convolution import use_winograd
 from corewise.accelerate.freeze import lstm_replacement
 from corewise.accelerate.freeze.captured_forward import CapturedForward, capture_parts
 from corewise.accelerate.freeze.lstm_joining import find_unused_name, join_lstms
-from corewise.accelerate.freeze.packed_layers import Activation, PreparedConvolution, PreparedLayer, PreparedLinear
+from corewise.accelerate.freeze.packed_layers import (
+    Activation,
+    PreparedConvolution,
+    PreparedLayer,
+    PreparedLinear,
+    refuse_conversion,
+)
 from corewise.accelerate.freeze.prepared_tree import PreparedTree, copy_tensors
 from corewise.accelerate.freeze.weight_folding import fold_norms, has_hooks, is_standard_layer, trace_module
 from corewise.accelerate.unsupported import Unsupported
@@ -188,6 +194,8 @@ def _prepare_captured(
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
     vars(tree.module)["forward"] = forward
     vars(tree.module)["explain"] = forward.explain
+    # Graphs hold weights that a conversion would miss.
+    vars(tree.module)["_apply"] = refuse_conversion
     return tree.module, forward.num_prepared
 
 
