@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 import corewise
+from corewise.accelerate.fast_kernels.kernel_support import has_kernels
+from corewise.accelerate.fast_kernels.winograd_convolution import count_winograd_layers
 from corewise.accelerate.freeze.captured_forward import CALLS_BEFORE_CAPTURE, MAX_SIGNATURES
 from corewise.accelerate.freeze.packed_layers import PreparedLayer
 from corewise.accelerate.unsupported import Unsupported
@@ -421,6 +423,7 @@ def test_convolutions_are_fused_with_norms_sums_and_activations(channels_last: b
     frozen: Any = corewise.freeze(module, {"images": images, "option": 1}, winograd=winograd)
     # Three convolutions, a mean and a change of shape.
     assert "a captured graph of 5 operators" in frozen.explain()
+    assert count_winograd_layers(frozen) == (1 if winograd and has_kernels() else 0)
     with torch.no_grad():
         for size in (24, 16):
             fresh = torch.randn(2, 3, size, size).contiguous(memory_format=form)

@@ -200,6 +200,11 @@ class CapturedForward:
         num_layers = sum(isinstance(part, (PreparedLayer, RowLstm)) for part in self._module.modules())
         return max([num_layers, *(graph.num_prepared for graph in self._graphs.values() if graph is not None)])
 
+    @property
+    def num_winograd(self) -> int:
+        """Number of Winograd convolutions in the largest graph."""
+        return max([0, *(graph.num_winograd for graph in self._graphs.values() if graph is not None)])
+
     def __deepcopy__(self, memo: Dict[int, Any]) -> CapturedForward:
         import copy
 

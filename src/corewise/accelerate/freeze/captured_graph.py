@@ -58,12 +58,14 @@ class CapturedGraph:
         build_result: Builds the result around its tensors.
         num_operators: How many operators run.
         num_prepared: How many of them are layers with prepared weights, or LSTMs on our kernel.
+        num_winograd: How many of them are Winograd convolutions.
     """
 
     run: Callable[..., List[Any]]
     build_result: Callable[[List[Any]], Any]
     num_operators: int
     num_prepared: int
+    num_winograd: int
 
 
 class LayerStub(nn.Module):
@@ -156,6 +158,7 @@ class _GraphFreezer:
         self.owners: Dict[Any, nn.Module] = {}
         # The prepared layer that each rewritten node calls.
         self.calls: Dict[Any, PreparedLayer] = {}
+        self.num_winograd = 0
         self.memory: graph_passes.MemoryUse
         self.places: Dict[Any, int] = {}
 
@@ -180,7 +183,7 @@ class _GraphFreezer:
         self._remove_unused_placeholders()
         run = compile_graph(self.graph, self.inputs, self.constants)
         num = sum(node.op == "call_function" for node in self.graph.nodes)
-        return CapturedGraph(run, self.wrapper.holder.template.build, num, num_prepared)
+        return CapturedGraph(run, self.wrapper.holder.template.build, num, num_prepared, self.num_winograd)
 
     def _read_placeholders(self) -> None:
         nodes = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -380,6 +383,7 @@ class _GraphFreezer:
                 faster = WinogradConvolution(described, layer)
                 if self.winograd or _is_faster(faster, layer, [get_value(each).shape for each in node.args]):
                     node.target = faster.forward
+                    self.num_winograd += 1
 
     def _replace_lstms(self) -> int:
         """Run LSTMs on our kernel, as the prepared module does."""
