@@ -4,6 +4,7 @@ import contextlib
 import copy
 import inspect
 import pickle
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,6 +277,27 @@ def test_a_module_can_be_frozen_and_called_in_any_mode(mode: Any) -> None:
         require_same(frozen(**make_inputs(seed=3)), module(**make_inputs(seed=3)))
     with torch.no_grad():
         require_same(frozen(**make_inputs(seed=4)), module(**make_inputs(seed=4)))
+
+
+def test_threads_may_call_while_another_signature_is_captured() -> None:
+    module = Encoder().eval()
+    frozen = corewise.freeze(module, make_inputs())
+    failures: list[BaseException] = []
+
+    def call(rows: int) -> None:
+        try:
+            with torch.no_grad():
+                for seed in range(6):
+                    require_same(frozen(**make_inputs(rows, seed=seed)), module(**make_inputs(rows, seed=seed)))
+        except BaseException as problem:
+            failures.append(problem)
+
+    threads = [threading.Thread(target=call, args=(rows,)) for rows in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 class Counting(nn.Module):

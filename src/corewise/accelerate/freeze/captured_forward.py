@@ -69,6 +69,8 @@ class CapturedForward:
         if self._is_short and get_autocast_dtype() is None:
             with torch.autocast("cpu", self._dtype):
                 return self(*args, **kwargs)
+        # An export in another thread would record our operators.
+        wait_for_export()
         leaves, nesting = flatten_inputs(args, kwargs)
         graph = None
         if not self._module.training:
@@ -83,7 +85,6 @@ class CapturedForward:
 
     def run_module(self, *args: Any, **kwargs: Any) -> Any:
         """Run the prepared module's own code."""
-        wait_for_export()
         with torch.no_grad():
             return type(self._module).forward(self._module, *args, **kwargs)
 
