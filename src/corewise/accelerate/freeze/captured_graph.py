@@ -390,11 +390,12 @@ class _GraphFreezer:
         return lstm_kernel_rewrite.replace_lstms(self.graph) if self.replaces_lstms else 0
 
     def _keep_float32_products(self) -> None:
-        """Compute products in float32 that do not depend on prepared layers, such as those of positions.
+        """Compute products in float32 that depend on numbers such as positions only, not on inputs or layers.
 
         Modules may switch autocast off for these only if it is on, which the graph does not show.
         """
-        dependent: Set[Any] = set()
+        values = [(node, node.meta.get("val")) for node in self.inputs]
+        dependent: Set[Any] = {n for n, value in values if isinstance(value, Tensor) and value.is_floating_point()}
         for node in self.graph.nodes:
             if node in self.calls or any(each in dependent for each in node.all_input_nodes):
                 dependent.add(node)
