@@ -28,6 +28,49 @@ _ASSERTIONS = (
 )
 
 
+# Key in a node's metadata: the module's code switches autocast off for it.
+WITHOUT_AUTOCAST_META = "corewise_without_autocast"
+
+
+def inline_contexts(graph_module: Any) -> int:
+    """Put the operators of grad contexts, and of contexts without autocast, into the graph; return how many contexts.
+
+    Without gradients, and outside of autocast, such contexts have no effect.
+    """
+    graph = graph_module.graph
+    num_inlined = 0
+    for node in list(graph.nodes):
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        place = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}.get(name)
+        if place is None or (name == "wrap_with_autocast" and node.args[2]):
+            continue
+        part_node, *inputs = node.args[place:]
+        part = getattr(graph_module, part_node.target)
+        num_inlined += 1 + inline_contexts(part)
+        _copy_nodes(graph, node, part.graph, inputs, is_autocast=name == "wrap_with_autocast")
+        graph.erase_node(node)
+        if not part_node.users:
+            graph.erase_node(part_node)
+    return num_inlined
+
+
+def _copy_nodes(graph: Any, node: Any, part: Any, inputs: Any, is_autocast: bool) -> None:
+    """Copy the nodes of a part before the node that calls it, and let them replace its results."""
+    placeholders = [each for each in part.nodes if each.op == "placeholder"]
+    copies: Dict[Any, Any] = dict(zip(placeholders, inputs))
+    with graph.inserting_before(node):
+        results = graph.graph_copy(part, copies)
+    for original, copied in copies.items():
+        if is_autocast and original not in placeholders:
+            copied.meta[WITHOUT_AUTOCAST_META] = True
+    for user in list(node.users):
+        if isinstance(results, (tuple, list)) and user.target is operator.getitem:
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+    if node.users:
+        node.replace_all_uses_with(results)
+
+
 def check_operators(graph: Any) -> None:
     """Raise CaptureError if the graph has operators whose replay may differ from the module."""
     for node in graph.nodes:

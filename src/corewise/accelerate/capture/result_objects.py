@@ -129,7 +129,7 @@ def _build_nested(spec: Any, builders: List[Any]) -> Callable[[List[Any]], Any]:
 
 
 class TensorsOnly(nn.Module):
-    """Calls a module, and returns the tensors of its result as a tuple; `templates` receives the structure."""
+    """Calls a module, and returns the tensors of its result as a tuple; `holder` receives the structure."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

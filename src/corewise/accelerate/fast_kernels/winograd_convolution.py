@@ -92,8 +92,9 @@ def use_winograd(
 
 
 def count_winograd_layers(network: nn.Module) -> int:
-    """Count the Winograd convolutions of a network."""
-    return sum(isinstance(layer, WinogradConvolution) for layer in network.modules())
+    """Count the Winograd convolutions of a network, including those in captured graphs."""
+    num_layers = sum(isinstance(layer, WinogradConvolution) for layer in network.modules())
+    return num_layers + sum(getattr(vars(part).get("forward"), "num_winograd", 0) for part in network.modules())
 
 
 def supports_layer(layer: nn.Conv2d) -> bool:

@@ -6,7 +6,6 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import threading
 import time
@@ -20,6 +19,7 @@ from corewise.accelerate.capture.export_silence import wait_for_export
 from corewise.accelerate.capture.input_signature import explain_unsupported_inputs, flatten_inputs
 from corewise.accelerate.capture.module_export import CaptureError, separate_inputs
 from corewise.accelerate.capture.module_state import ModuleState, TooManyAttributesError
+from corewise.accelerate.capture.result_objects import ResultTemplate, UnknownResultError
 from corewise.accelerate.capture.torch_modes import explain_interception, get_autocast_dtype
 from corewise.accelerate.equivalence import is_equivalent
 from corewise.accelerate.freeze.captured_graph import CapturedGraph, capture_graph
@@ -69,6 +69,8 @@ class CapturedForward:
         if self._is_short and get_autocast_dtype() is None:
             with torch.autocast("cpu", self._dtype):
                 return self(*args, **kwargs)
+        # An export in another thread would record our operators.
+        wait_for_export()
         leaves, nesting = flatten_inputs(args, kwargs)
         graph = None
         if not self._module.training:
@@ -83,13 +85,13 @@ class CapturedForward:
 
     def run_module(self, *args: Any, **kwargs: Any) -> Any:
         """Run the prepared module's own code."""
-        wait_for_export()
         with torch.no_grad():
             return type(self._module).forward(self._module, *args, **kwargs)
 
     def _meet(self, key: Hashable, leaves: Any, args: Any, kwargs: Any) -> Any:
         """Count a call with a signature without a graph; capture one if it comes again."""
-        if explain_interception():
+        # Objects such as caches have no signature.
+        if explain_interception() or explain_unsupported_inputs(leaves):
             return None
         with self._guard:
             num = self._num_calls[key] = self._num_calls.get(key, 0) + 1
@@ -122,19 +124,19 @@ class CapturedForward:
         if autocast is not None and autocast != self._dtype:
             raise CaptureError("autocast is active")
         flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        separate = separate_inputs([_detach(leaf) for leaf in flat], self._module)
+        # Calls may write to their inputs.
+        separate = separate_inputs(copy_tensors([_detach(leaf) for leaf in flat]), self._module)
         given, named = pytree.tree_unflatten(separate, spec)
         wanted = self._run_unchanged(given, named)
         graph = capture_graph(self._module, given, named, self._dtype, self._winograd)
         with torch.no_grad():
             try:
+                graph = self._keep_types(graph, wanted)
                 got = graph.build_result(graph.run(*copy_tensors(separate)))
             # A fused operator does not support these values.
-            except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+            except (RuntimeError, TypeError, ValueError, IndexError, UnknownResultError) as problem:
                 raise CaptureError(f"its captured operators fail: {problem}") from problem
-            graph = self._keep_types(graph, wanted, got)
-            got = graph.build_result(graph.run(*copy_tensors(separate)))
-            if not is_equivalent(wanted, got):
+            if not is_equivalent(wanted, got, self._dtype):
                 raise CaptureError("its captured operators give another result")
             captured = graph
             ratio = compare_times(
@@ -162,14 +164,17 @@ class CapturedForward:
             raise CaptureError(f"its forward changes attributes ({', '.join(self._changes[:3])})")
         return wanted
 
-    def _keep_types(self, graph: CapturedGraph, wanted: Any, got: Any) -> CapturedGraph:
-        """Convert results to the types that the module's code returns under autocast."""
-        types = [one.dtype for one in pytree.tree_leaves(wanted) if isinstance(one, Tensor)]
-        others = [one.dtype for one in pytree.tree_leaves(got) if isinstance(one, Tensor)]
-        if types == others or len(types) != len(others) or not self._is_short:
+    def _keep_types(self, graph: CapturedGraph, wanted: Any) -> CapturedGraph:
+        """Build results as the module's code returns them under autocast: the graph was captured in float32."""
+        if not self._is_short:
             return graph
-        build = functools.partial(_build_converted, graph.build_result, tuple(types))
-        return dataclasses.replace(graph, build_result=build)
+        template = ResultTemplate(wanted)
+        types = tuple(one.dtype for one in template.take_tensors())
+
+        def build_converted(tensors: List[Any]) -> Any:
+            return template.build([one if one.dtype == dtype else one.to(dtype) for one, dtype in zip(tensors, types)])
+
+        return dataclasses.replace(graph, build_result=build_converted)
 
     def explain(self) -> str:
         """Describe what is prepared and captured, and what runs as before, with the reasons."""
@@ -195,6 +200,11 @@ class CapturedForward:
         """Number of prepared layers."""
         num_layers = sum(isinstance(part, (PreparedLayer, RowLstm)) for part in self._module.modules())
         return max([num_layers, *(graph.num_prepared for graph in self._graphs.values() if graph is not None)])
+
+    @property
+    def num_winograd(self) -> int:
+        """Number of Winograd convolutions in the largest graph."""
+        return max([0, *(graph.num_winograd for graph in self._graphs.values() if graph is not None)])
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> CapturedForward:
         import copy
@@ -262,16 +272,11 @@ def _is_worth_capturing(part: nn.Module) -> bool:
 
 def _describe_leaf(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.stride() if leaf.layout == torch.strided else leaf.layout, leaf.dtype, leaf.device.type
-    return type(leaf), repr(leaf) if leaf is None or isinstance(leaf, (bool, int, float, str)) else None
+        layout: Any = leaf.stride() if leaf.layout == torch.strided else leaf.layout
+        return type(leaf), leaf.shape, layout, leaf.dtype, leaf.device.type
+    is_plain = leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype))
+    return type(leaf), repr(leaf) if is_plain else None
 
 
 def _detach(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
-
-
-def _build_converted(build: Any, types: Tuple[torch.dtype, ...], tensors: List[Any]) -> Any:
-    result = build(tensors)
-    leaves, spec = pytree.tree_flatten(result)
-    wanted = iter(types)
-    return pytree.tree_unflatten([one.to(next(wanted)) if isinstance(one, Tensor) else one for one in leaves], spec)

@@ -7,6 +7,7 @@ prepared layers, so all captured graphs and the module itself share the prepared
 from __future__ import annotations
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
@@ -23,7 +24,7 @@ from corewise.accelerate.capture.module_state import ModuleState, TooManyAttribu
 from corewise.accelerate.capture.result_objects import TensorsOnly, UnknownResultError
 from corewise.accelerate.fast_kernels.kernel_support import has_kernels
 from corewise.accelerate.fast_kernels.winograd_convolution import MIN_SPEEDUP, WinogradConvolution, supports_layer
-from corewise.accelerate.freeze.lstm_replacement import RowLstm
+from corewise.accelerate.freeze import lstm_replacement
 from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear
 from corewise.accelerate.freeze.prepared_tree import MAX_TIME_RATIO, compare_times
 from corewise.accelerate.freeze.weight_folding import has_hooks
@@ -39,6 +40,11 @@ _ACTIVATIONS: Mapping[Any, str] = {
     _aten.gelu.default: "gelu",
 }
 _SUMS = (_aten.add.Tensor, _aten.add_.Tensor)
+# Operators that autocast runs in bfloat16.
+_PRODUCTS = (
+    *(_aten.matmul.default, _aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default),
+    *(_aten.linear.default, _aten.einsum.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default),
+)
 # Factors of the tanh approximation of GELU.
 _GELU_CUBIC, _GELU_SCALE = 0.044715, 0.7978845608028654
 
@@ -52,12 +58,14 @@ class CapturedGraph:
         build_result: Builds the result around its tensors.
         num_operators: How many operators run.
         num_prepared: How many of them are layers with prepared weights, or LSTMs on our kernel.
+        num_winograd: How many of them are Winograd convolutions.
     """
 
     run: Callable[..., List[Any]]
     build_result: Callable[[List[Any]], Any]
     num_operators: int
     num_prepared: int
+    num_winograd: int
 
 
 class LayerStub(nn.Module):
@@ -98,6 +106,7 @@ def capture_graph(
         raise CaptureError("parts of it are not built from their attributes")
     _insert_stubs(skeleton)
     wrapper = TensorsOnly(skeleton).eval()
+    replaces_lstms = any(isinstance(part, lstm_replacement.RowLstm) for part in module.modules())
     try:
         before = ModuleState(module)
     except TooManyAttributesError as problem:
@@ -110,7 +119,7 @@ def capture_graph(
         # The module's code may change objects that stand-in and module share.
         before.restore()
     try:
-        return _GraphFreezer(exported, wrapper, dtype, winograd).freeze()
+        return _GraphFreezer(exported, wrapper, dtype, winograd, replaces_lstms).freeze()
     except CaptureError:
         raise
     # The module's own code remains.
@@ -127,14 +136,17 @@ def _insert_stubs(skeleton: nn.Module) -> None:
         for name, child in list(part._modules.items()):
             if isinstance(child, PreparedLayer):
                 part._modules[name] = stubs.setdefault(id(child), LayerStub(child))
-            elif isinstance(child, RowLstm) and not child.reverse:
+            elif isinstance(child, lstm_replacement.RowLstm) and not child.reverse:
                 part._modules[name] = child.layer
 
 
 class _GraphFreezer:
     """Rewrites one exported graph."""
 
-    def __init__(self, exported: Any, wrapper: TensorsOnly, dtype: torch.dtype, winograd: Optional[bool]) -> None:
+    def __init__(
+        self, exported: Any, wrapper: TensorsOnly, dtype: torch.dtype, winograd: Optional[bool], replaces_lstms: bool
+    ) -> None:
+        self.replaces_lstms = replaces_lstms
         self.exported, self.wrapper, self.dtype, self.winograd = exported, wrapper, dtype, winograd
         self.graph = exported.graph
         self.inputs: List[Any] = []
@@ -146,10 +158,12 @@ class _GraphFreezer:
         self.owners: Dict[Any, nn.Module] = {}
         # The prepared layer that each rewritten node calls.
         self.calls: Dict[Any, PreparedLayer] = {}
+        self.num_winograd = 0
         self.memory: graph_passes.MemoryUse
         self.places: Dict[Any, int] = {}
 
     def freeze(self) -> CapturedGraph:
+        graph_passes.inline_contexts(self.exported.graph_module)
         graph_passes.check_operators(self.graph)
         self._read_placeholders()
         self._refuse_writes_to_state()
@@ -162,13 +176,14 @@ class _GraphFreezer:
         num_prepared = len(self.calls)
         if is_float:
             self._use_winograd()
-            if any(node.target is _aten.lstm.input for node in self.graph.nodes) and has_kernels():
-                num_prepared += lstm_kernel_rewrite.replace_lstms(self.graph)
+            num_prepared += self._replace_lstms()
+        else:
+            self._keep_float32_products()
         self.graph.eliminate_dead_code(_has_effects)
         self._remove_unused_placeholders()
         run = compile_graph(self.graph, self.inputs, self.constants)
         num = sum(node.op == "call_function" for node in self.graph.nodes)
-        return CapturedGraph(run, self.wrapper.holder.template.build, num, num_prepared)
+        return CapturedGraph(run, self.wrapper.holder.template.build, num, num_prepared, self.num_winograd)
 
     def _read_placeholders(self) -> None:
         nodes = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -368,12 +383,36 @@ class _GraphFreezer:
                 faster = WinogradConvolution(described, layer)
                 if self.winograd or _is_faster(faster, layer, [get_value(each).shape for each in node.args]):
                     node.target = faster.forward
+                    self.num_winograd += 1
+
+    def _replace_lstms(self) -> int:
+        """Run LSTMs on our kernel, as the prepared module does."""
+        return lstm_kernel_rewrite.replace_lstms(self.graph) if self.replaces_lstms else 0
+
+    def _keep_float32_products(self) -> None:
+        """Compute products in float32 that depend on numbers such as positions only, not on inputs or layers.
+
+        Modules may switch autocast off for these only if it is on, which the graph does not show.
+        """
+        values = [(node, node.meta.get("val")) for node in self.inputs]
+        dependent: Set[Any] = {n for n, value in values if isinstance(value, Tensor) and value.is_floating_point()}
+        for node in self.graph.nodes:
+            if node in self.calls or any(each in dependent for each in node.all_input_nodes):
+                dependent.add(node)
+            is_exact = node not in dependent or graph_passes.WITHOUT_AUTOCAST_META in node.meta
+            if is_exact and node.op == "call_function" and node.target in _PRODUCTS:
+                node.target = functools.partial(_call_without_autocast, node.target)
 
     def _remove_unused_placeholders(self) -> None:
         for node in list(self.graph.nodes):
             if node.op == "placeholder" and node not in self.inputs and not node.users:
                 self.constants.pop(node, None)
                 self.graph.erase_node(node)
+
+
+def _call_without_autocast(target: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast("cpu", enabled=False):
+        return target(*args, **kwargs)
 
 
 def _is_faster(one: PreparedConvolution, other: PreparedConvolution, shapes: Sequence[Any]) -> bool:

@@ -22,7 +22,13 @@ from corewise.accelerate.fast_kernels.winograd_convolution import use_winograd
 from corewise.accelerate.freeze import lstm_replacement
 from corewise.accelerate.freeze.captured_forward import CapturedForward, capture_parts
 from corewise.accelerate.freeze.lstm_joining import find_unused_name, join_lstms
-from corewise.accelerate.freeze.packed_layers import Activation, PreparedConvolution, PreparedLayer, PreparedLinear
+from corewise.accelerate.freeze.packed_layers import (
+    Activation,
+    PreparedConvolution,
+    PreparedLayer,
+    PreparedLinear,
+    refuse_conversion,
+)
 from corewise.accelerate.freeze.prepared_tree import PreparedTree, copy_tensors
 from corewise.accelerate.freeze.weight_folding import fold_norms, has_hooks, is_standard_layer, trace_module
 from corewise.accelerate.unsupported import Unsupported
@@ -133,16 +139,18 @@ def prepare_network(
                 made, num_prepared = prepare(module, args, kwargs, dtype, winograd)
             with torch.no_grad(), autocast:
                 with restore_module(made):
-                    require_equivalent(wanted, made(*copy_tensors(args), **copy_tensors(kwargs)))
-                _compare_on_fresh_inputs(module, made, args, kwargs)
+                    require_equivalent(wanted, made(*copy_tensors(args), **copy_tensors(kwargs)), dtype)
+                _compare_on_fresh_inputs(module, made, args, kwargs, dtype)
             return made, num_prepared
         except Unsupported as problem:
             problems.append(problem)
-    raise problems[0]
+    traced, captured = problems
+    # The second attempt says more, unless there is nothing to prepare.
+    raise traced if str(captured).endswith(_explain_nothing_prepared(module)) else captured
 
 
 def _compare_on_fresh_inputs(
-    module: nn.Module, made: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]
+    module: nn.Module, made: nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype
 ) -> None:
     """Compare results on other values of the same sizes; values that the module itself refuses prove nothing."""
     fresh, named = pytree.tree_map_only(Tensor, _draw_like, (args, dict(kwargs)))
@@ -152,7 +160,7 @@ def _compare_on_fresh_inputs(
         except Exception:
             return
         if not has_nan(wanted):
-            require_equivalent(wanted, made(*copy_tensors(fresh), **copy_tensors(named)))
+            require_equivalent(wanted, made(*copy_tensors(fresh), **copy_tensors(named)), dtype)
 
 
 def _draw_like(tensor: Tensor) -> Tensor:
@@ -176,12 +184,18 @@ def _prepare_captured(
         tree = PreparedTree(module, args, kwargs, dtype)
         forward = CapturedForward(tree.module, dtype, winograd)
         forward.plain_layers = tree.plain_layers
-        if forward.capture(args, kwargs) is None and tree.num_prepared:
-            forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
+        try:
+            if forward.capture(args, kwargs) is None and tree.num_prepared:
+                forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
+        except Exception as problem:
+            message = str(problem).strip().splitlines() or [type(problem).__name__]
+            raise Unsupported(f"freezing full: its code fails with prepared layers: {message[0]}") from problem
     if not forward.num_prepared:
         raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
     vars(tree.module)["forward"] = forward
     vars(tree.module)["explain"] = forward.explain
+    # Graphs hold weights that a conversion would miss.
+    vars(tree.module)["_apply"] = refuse_conversion
     return tree.module, forward.num_prepared
 
 

@@ -72,16 +72,26 @@ def replace_lstms(network: fx.GraphModule, may_remove_flips: bool) -> int:
     return num_replaced
 
 
+def can_replace_lstm(layer: nn.LSTM) -> bool:
+    """Return whether our kernel is available and supports this layer."""
+    return _is_plain_lstm(layer) and has_kernels()
+
+
+def _is_plain_lstm(layer: nn.LSTM) -> bool:
+    """Return whether it is a float32 LSTM with torch's forward, without hooks, projections or computed weights."""
+    has_standard_forward = "forward" not in vars(layer) or uses_fast_kernels(layer)
+    is_plain = type(layer).forward is nn.LSTM.forward and has_standard_forward and not has_hooks(layer)
+    is_float32 = all(weight.dtype == torch.float32 for weight in layer.parameters())
+    return is_plain and is_float32 and layer.proj_size == 0 and not is_parametrized(layer)
+
+
 def _find_lstm(node: fx.Node, modules: Mapping[str, nn.Module]) -> Optional[nn.LSTM]:
     """Find the LSTM that a node calls; None if it has hooks, projections or another forward."""
     layer = modules.get(str(node.target)) if node.op == "call_module" else None
-    if not isinstance(layer, nn.LSTM) or type(layer).forward is not nn.LSTM.forward:
+    if not isinstance(layer, nn.LSTM) or not _is_plain_lstm(layer):
         return None
     is_plain_call = len(node.args) in (1, 2) and isinstance(node.args[0], fx.Node) and not node.kwargs
-    has_standard_forward = "forward" not in vars(layer) or uses_fast_kernels(layer)
-    is_plain = not has_hooks(layer) and not is_parametrized(layer) and has_standard_forward
-    is_float32 = all(weight.dtype == torch.float32 for weight in layer.parameters())
-    return layer if layer.proj_size == 0 and is_plain_call and is_plain and is_float32 else None
+    return layer if is_plain_call else None
 
 
 def _find_flips(node: fx.Node, layer: nn.LSTM) -> List[fx.Node]:

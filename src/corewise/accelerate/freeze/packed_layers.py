@@ -5,13 +5,18 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, Union, cast
+from typing import Any, NoReturn, Optional, Sequence, Tuple, Union, cast
 
 import torch
 from torch import Tensor, nn
 
 # The name of an activation, and its approximation (GELU).
 Activation = Tuple[str, Optional[str]]
+
+
+def refuse_conversion(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raise the error of modules whose weights are prepared."""
+    raise RuntimeError("prepared weights cannot be moved or converted: change the model itself, then freeze it again")
 
 
 class PreparedLayer(nn.Module):
@@ -32,9 +37,7 @@ class PreparedLayer(nn.Module):
         return settings[name] if name in settings else super().__getattr__(name)
 
     def _apply(self, fn: Any, recurse: bool = True) -> PreparedLayer:
-        raise RuntimeError(
-            "prepared weights cannot be moved or converted: change the model itself, then freeze it again"
-        )
+        refuse_conversion()
 
     def __deepcopy__(self, memo: Any) -> PreparedLayer:
         # It is immutable.

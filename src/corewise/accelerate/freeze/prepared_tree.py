@@ -17,9 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils import _pytree as pytree
 
 from corewise.accelerate.capture.module_state import ModuleState, TooManyAttributesError
-from corewise.accelerate.fast_kernels.kernel_support import has_kernels
-from corewise.accelerate.fast_kernels.use_fast_kernels import uses_fast_kernels
-from corewise.accelerate.freeze.lstm_replacement import RowLstm
+from corewise.accelerate.freeze.lstm_replacement import RowLstm, can_replace_lstm
 from corewise.accelerate.freeze.packed_layers import PreparedConvolution, PreparedLayer, PreparedLinear, compute_padding
 from corewise.accelerate.freeze.weight_folding import has_hooks, is_standard_layer
 from corewise.accelerate.unsupported import Unsupported
@@ -30,6 +28,7 @@ MAX_TIME_RATIO = 0.97
 MIN_ROUNDS, MAX_ROUNDS, MAX_MEASURING_S = 3, 12, 0.03
 # The linear layer of GPT-2 in transformers, whose weight is transposed.
 _TRANSPOSED_LINEAR = ("transformers.pytorch_utils", "Conv1D")
+_READERS_OF_WEIGHTS = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 Call = Callable[[], Any]
 
 
@@ -84,6 +83,9 @@ class PreparedTree:
     def _replace_layers(self) -> None:
         names = {id(part): name for name, part in self.module.named_modules()}
         for part in list(self.module.modules()):
+            # These read the weights of their layers themselves.
+            if isinstance(part, _READERS_OF_WEIGHTS):
+                continue
             for name, child in list(part._modules.items()):
                 if child is None or isinstance(child, PreparedLayer):
                     continue
@@ -95,7 +97,7 @@ class PreparedTree:
 
     def _prepare(self, layer: nn.Module, name: str) -> Optional[nn.Module]:
         if isinstance(layer, nn.LSTM):
-            return RowLstm(layer, reverse=False) if self.dtype == torch.float32 and _can_replace_lstm(layer) else None
+            return RowLstm(layer, reverse=False) if self.dtype == torch.float32 and can_replace_lstm(layer) else None
         if not isinstance(layer, (nn.Linear, nn.Conv2d)) and not is_transposed_linear(layer):
             return None
         if not _can_prepare(layer):
@@ -172,13 +174,6 @@ def _can_prepare(layer: nn.Module) -> bool:
         return False
     has_plain_weights = all(type(each) is nn.Parameter and each.dtype == torch.float32 for each in layer.parameters())
     return has_plain_weights and not has_hooks(layer) and not is_parametrized(layer) and bool(list(layer.parameters()))
-
-
-def _can_replace_lstm(layer: nn.LSTM) -> bool:
-    has_standard_forward = "forward" not in vars(layer) or uses_fast_kernels(layer)
-    is_plain = type(layer).forward is nn.LSTM.forward and has_standard_forward and not has_hooks(layer)
-    is_float32 = all(weight.dtype == torch.float32 for weight in layer.parameters())
-    return is_plain and is_float32 and layer.proj_size == 0 and not is_parametrized(layer) and has_kernels()
 
 
 def copy_tensors(tree: Any) -> Any:
