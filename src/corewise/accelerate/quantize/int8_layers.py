@@ -7,21 +7,21 @@ class, float32 weights, hooks and names, so code that reads `layer.weight` or ca
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-# Scales below this give infinity when they are inverted in float32.
-SMALLEST_SCALE = 1e-30
+# Scales below this give infinity when they are inverted in float32, and sums with scales above this overflow.
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 # int8 weights are symmetric.
 LARGEST_WEIGHT = 127
 # Without VNNI, pairs of products are summed in 16 bits. Activations of 7 bits cannot saturate these sums.
 LEVELS, LEVELS_WITHOUT_VNNI = 255, 127
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
-UNARY = ("none", [], "")
+# No activation after the product.
+UNARY: Tuple[str, List[Any], str] = ("none", [], "")
 # The attribute of an instance that hides the function of its class.
 FORWARD = "forward"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
@@ -48,7 +48,7 @@ class Int8Layer:
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
+        self.layer: Any = layer
         self._packed: Any = None
         self._sources: Tuple[Any, ...] = ()
         self._versions: Tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class Int8Layer:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else next(iter(kwargs.values()), None)
+        x: Any = args[0] if args else next(iter(kwargs.values()), None)
         if len(args) + len(kwargs) != 1 or not self._supports(x):
             return self.compute_float(*args, **kwargs)
         made = self.compute_int8(x)
@@ -137,7 +137,7 @@ class Int8Linear(Int8Layer):
             low, high = min(low, 0.0), max(high, 0.0)
             # Rounding may need one level more than the range.
             scale = (high - low) / (levels - 1)
-            if not SMALLEST_SCALE < scale < math.inf:
+            if not SMALLEST_SCALE < scale < LARGEST_SCALE:
                 return None
             zero = round(-low / scale)
             quantized = torch.add(_build_scalar(zero + 0.5), rows, alpha=1 / scale).to(torch.uint8).contiguous()
@@ -150,7 +150,7 @@ class Int8Linear(Int8Layer):
         packed, scales, zeros, bias, levels = self._packed
         middle = (levels + 1) // 2
         largest = rows.abs().amax(1, keepdim=True)
-        if not math.isfinite(largest.max().item()):
+        if not largest.max().item() < LARGEST_SCALE:
             return None
         row_scales = (largest / (middle - 1)).clamp_(min=SMALLEST_SCALE)
         quantized = (rows / row_scales).add_(middle + 0.5).to(torch.uint8).contiguous()
@@ -246,7 +246,7 @@ def is_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and _has_own_weight(layer)
 
 
-def is_transposed_linear(layer: nn.Module) -> bool:
+def is_transposed_linear(layer: Any) -> bool:
     """Return whether it looks like the Conv1D of transformers: a linear layer with a weight of inputs × outputs.
 
     The numbers on the examples decide whether it is one.
@@ -258,20 +258,25 @@ def is_transposed_linear(layer: nn.Module) -> bool:
     return bool(is_leaf and weight.dim() == 2 and bias is not None and bias.shape == weight.shape[1:])
 
 
-def is_convolution(layer: nn.Module) -> bool:
-    """Return whether it computes as torch's 1-D or 2-D convolution, with zeros as padding."""
+def is_convolution(layer: Any) -> bool:
+    """Return whether it computes as torch's 1-D or 2-D convolution, with padding that oneDNN supports."""
     is_standard = any(isinstance(layer, cls) and type(layer).forward is cls.forward for cls in CONVOLUTIONS)
-    return is_standard and layer.padding_mode == "zeros" and find_padding(layer) is not None and _has_own_weight(layer)
+    if not is_standard or layer.padding_mode != "zeros" or not _has_own_weight(layer):
+        return False
+    padding = find_padding(layer)
+    # With windows that hold nothing but padding, oneDNN's depthwise convolutions give wrong sums.
+    reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
+    return padding is not None and all(pad <= reach for pad, reach in zip(padding, reaches))
 
 
-def find_padding(layer: nn.Module) -> Optional[Sequence[int]]:
+def find_padding(layer: Any) -> Optional[Sequence[int]]:
     """Return the padding of each dimension, or None if both sides of a dimension differ."""
-    padding: Union[str, Sequence[int]] = layer.padding  # type: ignore[assignment]
+    padding: Union[str, Sequence[int]] = layer.padding
     if not isinstance(padding, str):
         return padding
     if padding == "valid":
-        return [0] * len(layer.kernel_size)  # type: ignore[arg-type]
-    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]  # type: ignore[arg-type]
+        return [0] * len(layer.kernel_size)
+    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
     return None if any(total % 2 for total in totals) else [total // 2 for total in totals]
 
 
@@ -300,7 +305,8 @@ def _quantize_channels(weight: Tensor) -> Tuple[Tensor, Tensor]:
     scales = rows.abs().amax(1) / LARGEST_WEIGHT
     scales = torch.where(scales > SMALLEST_SCALE, scales, torch.ones_like(scales))
     quantized = torch.round(rows / scales[:, None]).clamp_(-LARGEST_WEIGHT, LARGEST_WEIGHT).to(torch.int8)
-    return scales, quantized.view(weight.shape)
+    # oneDNN packs a transposed weight as if it were not.
+    return scales, quantized.contiguous().view(weight.shape)
 
 
 def _fold_norm(weight: Tensor, bias: Optional[Tensor], norm: Any) -> Tuple[Tensor, Tensor]:

@@ -6,8 +6,9 @@ module runs on the examples, so any module that runs can be quantised.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,8 @@ class Observer:
     """Takes the place of a layer's function: computes in float32 and records inputs."""
 
     def __init__(self, layer: nn.Module, inputs: Dict[Signature, Tensor]) -> None:
-        self.layer, self._inputs = layer, inputs
+        self.layer: Any = layer
+        self._inputs = inputs
         self.num_calls = 0
         self.signatures: List[Signature] = []
         self.low, self.high = 0.0, 0.0
@@ -147,7 +149,7 @@ def observe_layers(
     observers = [Observer(layer, inputs) for layer in layers]
     convolutions = [each for each in observers if is_convolution(each.layer) and not has_hooks(each.layer)]
     norms = [NormObserver(part, convolutions) for part in module.modules() if _is_foldable(part)]
-    with attached([*[(o.layer, o) for o in observers], *[(n.norm, n) for n in norms]]):
+    with attach_functions([*[(o.layer, o) for o in observers], *[(n.norm, n) for n in norms]]):
         results = run()
     norm_of = {}
     for norm in norms:
@@ -168,7 +170,7 @@ def compare_layers(functions: Sequence[Int8Layer], run: Callable[[], Any]) -> Tu
     for function in functions:
         function.attach()
     try:
-        with attached([(function.layer, each) for function, each in comparisons.items()]):
+        with attach_functions([(function.layer, each) for function, each in comparisons.items()]):
             results = run()
     finally:
         for function in functions:
@@ -201,28 +203,27 @@ def measure_ratio(one: Callable[[], Any], other: Callable[[], Any], limit_s: flo
     return min(one_times) / max(min(other_times), 1e-9)
 
 
-class attached:
-    """A context in which functions take the place of those of modules."""
-
-    def __init__(self, functions: Sequence[Tuple[nn.Module, Any]]) -> None:
-        self._functions = functions
-        self._before: List[Tuple[nn.Module, Any]] = []
-
-    def __enter__(self) -> None:
-        for module, function in self._functions:
-            self._before.append((module, vars(module).get(FORWARD)))
-            setattr(module, FORWARD, function)
-
-    def __exit__(self, *error: Any) -> None:
-        for module, before in reversed(self._before):
-            if before is None:
-                vars(module).pop(FORWARD, None)
-            else:
-                setattr(module, FORWARD, before)
+@contextlib.contextmanager
+def attach_functions(functions: Sequence[Tuple[nn.Module, Any]]) -> Iterator[None]:
+    """Let functions take the place of those of modules."""
+    before = [(module, vars(module).get(FORWARD)) for module, _ in functions]
+    for module, function in functions:
+        setattr(module, FORWARD, function)
+    try:
+        yield
+    finally:
+        for module, earlier in before:
+            vars(module).pop(FORWARD, None)
+            if earlier is not None:
+                setattr(module, FORWARD, earlier)
 
 
 def is_convolution_class(layer: nn.Module) -> bool:
     return isinstance(layer, (nn.Conv1d, nn.Conv2d))
+
+
+def _is_supported(part: nn.Module) -> bool:
+    return is_linear(part) or is_transposed_linear(part) or is_convolution(part)
 
 
 def _build_function(observer: Observer, norm: Optional[nn.Module]) -> Int8Layer:
