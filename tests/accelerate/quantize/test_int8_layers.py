@@ -117,7 +117,7 @@ def test_layers_that_compute_differently_are_not_recognised() -> None:
     class Renamed(nn.Linear):
         pass
 
-    shadowed = nn.Linear(2, 2)
+    shadowed: Any = nn.Linear(2, 2)
     shadowed.forward = lambda x: x
     assert is_linear(Renamed(2, 2))
     assert not is_linear(Scaled(2, 2))
@@ -199,6 +199,7 @@ def test_copies_and_saved_layers_give_the_same() -> None:
     file = io.BytesIO()
     torch.save(network, file)
     file.seek(0)
+    again: Any
     for again in (copy.deepcopy(network), torch.load(file, weights_only=False)):
         assert torch.equal(again(x), wanted)
         # The copy computes with its own weights.
