@@ -55,8 +55,9 @@ class Block(nn.Module):
         self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 5)
         self.norm: Any = nn.BatchNorm2d(8)
         self.reads_before_norm = reads_before_norm
-        self.norm.running_mean.normal_()
-        self.norm.running_var.uniform_(0.5, 2)
+        buffers = dict(self.norm.named_buffers())
+        buffers["running_mean"].normal_()
+        buffers["running_var"].uniform_(0.5, 2)
 
     def forward(self, x: Any) -> Any:
         before = self.conv(x)
@@ -349,6 +350,27 @@ def test_functions_of_transformers_still_work() -> None:
         exact = copy.deepcopy(model).double()(fresh).logits
         assert 0 < float((made.module(fresh).logits - exact).norm() / exact.norm()) < 0.05
     assert made.module.generate(fresh, max_new_tokens=3, do_sample=False).shape == (3, 12)
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_any_gradient_mode_gives_the_same(context: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Untraceable().eval(), torch.randn(4, 3, 16, 16)
+    with context():
+        made = quantize_all(model, [(x,)])
+        got = made.module(x)
+    assert made.num_layers == 2
+    assert not got.requires_grad
+    assert torch.equal(got, quantize_all(model, [(x,)]).module(x))
+
+
+def test_traced_and_transformed_modules_compute_in_float32() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 4)).eval().requires_grad_(False), torch.randn(3, 16)
+    made = quantize_all(model, [(x,)]).module
+    assert torch.allclose(torch.func.vmap(made)(x), model(x), atol=1e-6)
+    assert torch.allclose(torch.export.export(made, (x,)).module()(x), model(x), atol=1e-6)
+    assert not torch.allclose(made(x), model(x), atol=1e-6)
 
 
 def test_errors_of_results_are_relative_and_differences_of_structure_infinite() -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from corewise.accelerate.malleable.execute.torch_modes import explain_transform, get_autocast_dtype
+
 # Scales below this give infinity when they are inverted in float32, and sums with scales above this overflow.
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
 # int8 weights are symmetric.
@@ -44,7 +46,7 @@ class Int8Layer:
     """The int8 function of a layer.
 
     It computes in float32, as the layer's class does, where int8 does not apply: other number formats and devices,
-    training, autocast, empty inputs, values that are not finite, gradients of inputs.
+    training, autocast, compilation and tracing, empty inputs, values that are not finite, gradients of inputs.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -79,7 +81,7 @@ class Int8Layer:
         return {**vars(self), "_packed": None, "_sources": (), "_versions": ()}
 
     def _supports(self, x: Any) -> bool:
-        # Subclasses of tensors may compute differently, and tracers follow float32 operators only.
+        # Subclasses of tensors may compute differently.
         return (
             type(x) in (Tensor, nn.Parameter)
             and x.dtype == torch.float32
@@ -88,7 +90,8 @@ class Int8Layer:
             and x.numel() > 0
             and not self.layer.training
             and not (x.requires_grad and torch.is_grad_enabled())
-            and not torch.is_autocast_enabled("cpu")
+            and get_autocast_dtype() is None
+            and not explain_transform()
             and self._pack_if_changed(x)
         )
 
@@ -102,7 +105,7 @@ class Int8Layer:
     def _pack_if_changed(self, x: Tensor) -> bool:
         """Pack weights on the first call and after each change; return whether they can be packed."""
         sources = self._list_sources()
-        versions = tuple(map(_read_version, sources))
+        versions = tuple(map(read_version, sources))
         is_same = len(sources) == len(self._sources) and all(a is b for a, b in zip(sources, self._sources))
         if not is_same or versions != self._versions or self._packed is None:
             if not all(each is None or _is_plain_weight(each) for each in sources):
@@ -294,8 +297,8 @@ def _is_plain_weight(tensor: Tensor) -> bool:
     return is_plain and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
-def _read_version(tensor: Any) -> int:
-    # Tensors made in inference mode do not count their changes.
+def read_version(tensor: Any) -> int:
+    """Return how often a tensor was changed; -1 if it was made in inference mode, which does not count."""
     return -1 if tensor is None or tensor.is_inference() else int(tensor._version)
 
 

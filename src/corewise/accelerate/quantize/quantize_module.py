@@ -154,12 +154,12 @@ def _try_torch_tools(plain: nn.Module, examples: Sequence[Example]) -> Optional[
 
 
 def _quantize_layers(plain: nn.Module, examples: Sequence[Example], *, is_measured: bool) -> QuantizedModule:
+    """Let layers of this module compute in int8; if it raises Unsupported, none does."""
     if not has_int8_operators():
         raise Unsupported("dtype int8: this torch has no int8 operators of oneDNN")
-    made = copy.deepcopy(plain)
-    run = lambda: _run_all(made, examples)  # noqa: E731
+    run = lambda: _run_all(plain, examples)  # noqa: E731
     try:
-        wanted, functions, signatures, inputs = observe_layers(made, run)
+        wanted, functions, signatures, inputs = observe_layers(plain, run)
     except Exception as problem:
         raise Unsupported(f"dtype int8: the module fails on the example: {_read_message(problem)}") from problem
     if not functions:
@@ -181,13 +181,24 @@ def _quantize_layers(plain: nn.Module, examples: Sequence[Example], *, is_measur
             )
     inputs.clear()
     error = _attach_exact(chosen, errors, wanted, run)
-    if is_measured and _compare_times(made, plain, examples[0]) > 1.0:
+    if is_measured and not _is_faster(plain, chosen, examples[0]):
         raise Unsupported("dtype int8: int8 is not faster than float32 for this module on this machine")
-    attached = [each for each in chosen if vars(each.layer).get("forward") is each]
-    scaling = sorted({"static" if isinstance(each, Int8Convolution) else "dynamic" for each in attached})
-    return QuantizedModule(
-        made, " and ".join(scaling), "onednn", len(attached), num_float_layers=num_possible - len(attached), error=error
-    )
+    scaling = sorted({"static" if isinstance(each, Int8Convolution) else "dynamic" for each in chosen})
+    num_float = num_possible - len(chosen)
+    return QuantizedModule(plain, " and ".join(scaling), "onednn", len(chosen), num_float_layers=num_float, error=error)
+
+
+def _is_faster(module: nn.Module, functions: Sequence[Int8Layer], example: Example) -> bool:
+    """Return whether the module is faster with these functions, and attach them if so."""
+
+    def switch(is_int8: bool) -> None:
+        for function in functions:
+            function.attach() if is_int8 else function.detach()
+
+    call = lambda: _run(module, example)  # noqa: E731
+    is_faster = measure_ratio(call, call, MAX_COMPARING_S, switch) <= 1.0
+    switch(is_faster)
+    return is_faster
 
 
 def _choose_exact(
@@ -251,20 +262,22 @@ def _choose_fast(
 def _attach_exact(
     functions: List[Int8Layer], errors: Mapping[Int8Layer, float], wanted: Any, run: Callable[[], Any]
 ) -> float:
-    """Use int8, and return the least exact layers to float32 until the module's error is small; return the error."""
+    """Use int8 where the module's error allows it; return the error.
+
+    The least exact layers return to float32, and leave the list, until the error is small enough.
+    """
+    functions.sort(key=lambda each: errors[each])
+    step = max(1, round(FALLBACK_FRACTION * len(functions)))
     for function in functions:
         function.attach()
-    # The least exact layers are last.
-    left = sorted(functions, key=lambda each: errors[each])
-    step = max(1, round(FALLBACK_FRACTION * len(left)))
     while True:
         error = compute_error(wanted, run())
         if error <= LARGEST_ERROR:
             return error
-        for function in left[-step:]:
+        for function in functions[-step:]:
             function.detach()
-        del left[-step:]
-        if not left:
+        del functions[-step:]
+        if not functions:
             raise Unsupported(
                 f"dtype int8: the outputs have a relative error of {error:.2f} on the example, more than "
                 f"{LARGEST_ERROR}, with any layer in int8"
