@@ -7,6 +7,7 @@ class, float32 weights, hooks and names, so code that reads `layer.weight` or ca
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
@@ -17,6 +18,9 @@ from corewise.accelerate.malleable.execute.torch_modes import explain_transform,
 
 # Scales below this give infinity when they are inverted in float32, and sums with scales above this overflow.
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+# float32 has no digits after the point from here on, so a sum with it is rounded to an integer, whose bytes are the
+# last of the sum. Reading them is several times as fast as torch's conversion of float32 to uint8.
+ROUNDING = float(2**23)
 # int8 weights are symmetric.
 LARGEST_WEIGHT = 127
 # Without VNNI, pairs of products are summed in 16 bits. Activations of 7 bits cannot saturate these sums.
@@ -122,32 +126,33 @@ class Int8Linear(Int8Layer):
     Rows are more exact if few of them hold the largest values, and take one more pass over the outputs.
     """
 
-    is_dynamic = True
-
     def __init__(self, layer: nn.Module, *, is_transposed: bool = False, by_row: bool = False) -> None:
         super().__init__(layer)
         self.is_transposed, self.by_row = is_transposed, by_row
 
     def compute_int8(self, x: Tensor) -> Optional[Tensor]:
-        packed, scales, zeros, bias, levels = self._packed
         if x.shape[-1] != self._num_inputs:
             # The class raises the error.
             return None
         rows = x.reshape(-1, x.shape[-1])
-        made = self._multiply_by_row(rows) if self.by_row else None
-        if not self.by_row:
-            low, high = (each.item() for each in torch.aminmax(rows))
-            low, high = min(low, 0.0), max(high, 0.0)
-            # Rounding may need one level more than the range.
-            scale = (high - low) / (levels - 1)
-            if not SMALLEST_SCALE < scale < LARGEST_SCALE:
-                return None
-            zero = round(-low / scale)
-            quantized = torch.add(_build_scalar(zero + 0.5), rows, alpha=1 / scale).to(torch.uint8).contiguous()
-            made = torch.ops.onednn.qlinear_pointwise.default(
-                quantized, scale, zero, packed, scales, zeros, bias, 1.0, 0, torch.float32, *UNARY
-            )
+        made = self._multiply_by_row(rows) if self.by_row else self._multiply(rows)
         return None if made is None else made.view(*x.shape[:-1], made.shape[-1])
+
+    def _multiply(self, rows: Tensor) -> Optional[Tensor]:
+        packed, scales, zeros, bias, levels = self._packed
+        low, high = (each.item() for each in torch.aminmax(rows))
+        low, high = min(low, 0.0), max(high, 0.0)
+        # The zero point is rounded up, so the range needs one level more.
+        scale = (high - low) / (levels - 1)
+        # This is false for NaN.
+        if not SMALLEST_SCALE < scale < LARGEST_SCALE:
+            return None
+        zero = math.ceil(-low / scale)
+        quantized = _read_bytes(torch.add(_build_scalar(ROUNDING + zero), rows, alpha=1 / scale))
+        made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
+            quantized, scale, zero, packed, scales, zeros, bias, 1.0, 0, torch.float32, *UNARY
+        )
+        return made
 
     def _multiply_by_row(self, rows: Tensor) -> Optional[Tensor]:
         packed, scales, zeros, bias, levels = self._packed
@@ -156,7 +161,7 @@ class Int8Linear(Int8Layer):
         if not largest.max().item() < LARGEST_SCALE:
             return None
         row_scales = (largest / (middle - 1)).clamp_(min=SMALLEST_SCALE)
-        quantized = (rows / row_scales).add_(middle + 0.5).to(torch.uint8).contiguous()
+        quantized = _read_bytes((rows / row_scales).add_(ROUNDING + middle))
         made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
             quantized, 1.0, middle, packed, scales, zeros, None, 1.0, 0, torch.float32, *UNARY
         )
@@ -178,8 +183,6 @@ class Int8Convolution(Int8Layer):
         keeps_layout: Return outputs in the layout of the inputs. Otherwise they are channels_last.
         norm: A norm that reads the outputs and nothing else does. Its own function returns its input.
     """
-
-    is_dynamic = False
 
     def __init__(self, layer: nn.Module, low: float, high: float, norm: Optional[nn.Module] = None) -> None:
         super().__init__(layer)
@@ -206,10 +209,11 @@ class Int8Convolution(Int8Layer):
         if x.dim() != (4 if is_image else 3) or x.shape[1] != layer.in_channels:
             return None
         images = x if is_image else x.unsqueeze(2)
-        quantized = torch.add(_build_scalar(zero + 0.5), images, alpha=1 / scale).clamp_(0, levels).to(torch.uint8)
+        rounded = torch.add(_build_scalar(ROUNDING + zero), images, alpha=1 / scale)
+        quantized = _read_bytes(rounded.clamp_(ROUNDING, ROUNDING + levels), torch.channels_last)
         made: Tensor = torch.ops.onednn.qconv2d_pointwise.default(
-            *(quantized.contiguous(memory_format=torch.channels_last), scale, zero, packed, scales, zeros, bias),
-            *(*sizes, layer.groups, 1.0, 0, torch.float32, *UNARY),
+            *(quantized, scale, zero, packed, scales, zeros, bias, *sizes, layer.groups),
+            *(1.0, 0, torch.float32, *UNARY),
         )
         if self.keeps_layout and x.is_contiguous():
             made = made.contiguous()
@@ -325,6 +329,11 @@ def _fold_norm(weight: Tensor, bias: Optional[Tensor], norm: Any) -> Tuple[Tenso
 def _widen(values: Any, fill: int) -> List[int]:
     """Return two values; a 1-D convolution is one over images of height 1."""
     return list(values) if len(values) == 2 else [fill, *values]
+
+
+def _read_bytes(rounded: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+    """Return the integers from 0 to 255 in sums with the constant of rounding."""
+    return rounded.view(torch.int32).to(torch.uint8).contiguous(memory_format=memory_format)
 
 
 def _build_scalar(value: float) -> Tensor:
