@@ -3,6 +3,9 @@
 import copy
 import io
 import itertools
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -168,6 +171,33 @@ def test_seven_bits_of_activations_are_used_without_vnni(monkeypatch: pytest.Mon
     for by_row in (False, True):
         layer = nn.Linear(64, 64).eval().requires_grad_(False)
         assert 0.005 < compute_error(Int8Linear(layer, by_row=by_row), torch.randn(9, 64)) < 0.04
+
+
+SATURATING = """
+import torch
+from torch import nn
+from corewise.accelerate.quantize.int8_layers import Int8Convolution, Int8Linear
+
+torch.set_grad_enabled(False)
+x = torch.rand(1, 32, 14, 14) * 0.1 + 0.9
+convolution = nn.Conv2d(32, 32, 3).eval()
+linear = nn.Linear(14, 32).eval()
+for layer in (convolution, linear):
+    layer.weight.fill_(0.5)
+for function in (Int8Convolution(convolution, 0.0, 1.0), Int8Linear(linear), Int8Linear(linear, by_row=True)):
+    wanted = function.layer(x)
+    print(float((function(x) - wanted).norm() / wanted.norm()))
+"""
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
+def test_the_largest_sums_do_not_saturate_without_vnni(instructions: str) -> None:
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    command = [sys.executable, "-c", SATURATING]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    errors = [float(line) for line in made.stdout.split()]
+    assert len(errors) == 3
+    assert max(errors) < 0.01
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:

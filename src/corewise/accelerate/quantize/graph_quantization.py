@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, Iterable, Mapping, Sequence, Tuple
+from typing import Any, Iterable, Sequence, Tuple
 
 import torch
 from torch import nn
 
-from corewise.accelerate.quantize.int8_layers import VNNI
+from corewise.accelerate.quantize.int8_layers import has_vnni
 from corewise.accelerate.unsupported import Unsupported
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.LSTM)
@@ -94,8 +94,7 @@ def choose_int8_engine() -> str:
     Without such instructions sums of pairs would saturate; the x86 engine then uses seven bits.
     """
     engines = torch.backends.quantized.supported_engines
-    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    if "onednn" in engines and any(capabilities.get(name) for name in VNNI):
+    if "onednn" in engines and has_vnni():
         return "onednn"
     return next((name for name in ("x86", "fbgemm", "qnnpack", "onednn") if name in engines), "none")
 

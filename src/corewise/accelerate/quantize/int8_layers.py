@@ -8,6 +8,7 @@ class, float32 weights, hooks and names, so code that reads `layer.weight` or ca
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
@@ -26,6 +27,9 @@ LARGEST_WEIGHT = 127
 # Without VNNI, pairs of products are summed in 16 bits. Activations of 7 bits cannot saturate these sums.
 LEVELS, LEVELS_WITHOUT_VNNI = 255, 127
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
+# Values of these variables that keep oneDNN from using VNNI.
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+LIMITS_WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 # No activation after the product.
 UNARY: Tuple[str, List[Any], str] = ("none", [], "")
 # The attribute of an instance that hides the function of its class.
@@ -35,8 +39,15 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 
 def count_levels() -> int:
     """Return the largest quantised activation that this CPU multiplies without saturation."""
+    return LEVELS if has_vnni() else LEVELS_WITHOUT_VNNI
+
+
+def has_vnni() -> bool:
+    """Return whether oneDNN sums products of bytes in 32 bits here."""
+    if any(os.environ.get(name, "").upper() in LIMITS_WITHOUT_VNNI for name in LIMITS):
+        return False
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return LEVELS if any(capabilities.get(name) for name in VNNI) else LEVELS_WITHOUT_VNNI
+    return any(capabilities.get(name) for name in VNNI)
 
 
 def has_int8_operators() -> bool:
