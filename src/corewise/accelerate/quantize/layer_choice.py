@@ -196,17 +196,22 @@ def measure_time_ratio(function: Int8Layer, x: Tensor) -> float:
     return measure_ratio(lambda: function(given), lambda: function.compute_float(x), MAX_MEASURING_S)
 
 
-def measure_ratio(
+def measure_ratio(one: Callable[[], Any], other: Callable[[], Any], limit_s: float) -> float:
+    """Return the time of one function divided by the time of another: the shortest of alternating calls.
+
+    Other load only adds time, so the shortest call of each is the least disturbed one.
+    """
+    one_times, other_times = measure_alternately(one, other, limit_s)
+    return min(one_times) / max(min(other_times), 1e-9)
+
+
+def measure_alternately(
     one: Callable[[], Any],
     other: Callable[[], Any],
     limit_s: float,
     switch: Callable[[bool], Any] = lambda is_one: None,
-) -> float:
-    """Return the time of one function divided by the time of another: the shortest of alternating calls.
-
-    Other load only adds time, so the shortest call of each is the least disturbed one. `switch` is called before
-    each call and not timed.
-    """
+) -> Tuple[List[float], List[float]]:
+    """Return the seconds of alternating calls; `switch` is called before each and not timed."""
     for is_one, call in ((True, one), (False, other)):
         switch(is_one)
         call()
@@ -220,7 +225,7 @@ def measure_ratio(
         other_times.append(_time_call(other))
         if len(one_times) > 1 and min(one_times) > HOPELESS_TIME_RATIO * max(other_times):
             break
-    return min(one_times) / max(min(other_times), 1e-9)
+    return one_times, other_times
 
 
 @contextlib.contextmanager
