@@ -42,6 +42,8 @@ FALLBACK_FRACTION = 0.1
 WHOLE_TIME_RATIO = 0.9
 # Time for comparing two modules, in seconds.
 MAX_COMPARING_S = 2.0
+# The module's time in int8 must be below this fraction of its time in float32: measured times vary by a few per cent.
+LARGEST_MODULE_RATIO = 0.97
 SEED = 0
 
 Example = Union[Tuple[Any, ...], Mapping[str, Any]]
@@ -199,7 +201,8 @@ def _is_faster(module: nn.Module, functions: Sequence[Int8Layer], example: Examp
 
     call = lambda: _run(module, example)  # noqa: E731
     int8_times, float_times = measure_alternately(call, call, MAX_COMPARING_S, switch)
-    is_faster = all(measure(int8_times) <= measure(float_times) for measure in (min, statistics.median))
+    measures = (min, statistics.median)
+    is_faster = all(measure(int8_times) <= LARGEST_MODULE_RATIO * measure(float_times) for measure in measures)
     switch(is_faster)
     return is_faster
 
