@@ -8,20 +8,30 @@ class, float32 weights, hooks and names, so code that reads `layer.weight` or ca
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-# Scales below this give infinity when they are inverted in float32.
-SMALLEST_SCALE = 1e-30
+from corewise.accelerate.malleable.execute.torch_modes import explain_transform, get_autocast_dtype
+
+# Scales below this give infinity when they are inverted in float32, and sums with scales above this overflow.
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+# float32 has no digits after the point from here on, so a sum with it is rounded to an integer, whose bytes are the
+# last of the sum. Reading them is several times as fast as torch's conversion of float32 to uint8.
+ROUNDING = float(2**23)
 # int8 weights are symmetric.
 LARGEST_WEIGHT = 127
 # Without VNNI, pairs of products are summed in 16 bits. Activations of 7 bits cannot saturate these sums.
 LEVELS, LEVELS_WITHOUT_VNNI = 255, 127
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
-UNARY = ("none", [], "")
+# Values of these variables that keep oneDNN from using VNNI.
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+LIMITS_WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+# No activation after the product.
+UNARY: Tuple[str, List[Any], str] = ("none", [], "")
 # The attribute of an instance that hides the function of its class.
 FORWARD = "forward"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
@@ -29,8 +39,15 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 
 def count_levels() -> int:
     """Return the largest quantised activation that this CPU multiplies without saturation."""
+    return LEVELS if has_vnni() else LEVELS_WITHOUT_VNNI
+
+
+def has_vnni() -> bool:
+    """Return whether oneDNN sums products of bytes in 32 bits here."""
+    if any(os.environ.get(name, "").upper() in LIMITS_WITHOUT_VNNI for name in LIMITS):
+        return False
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return LEVELS if any(capabilities.get(name) for name in VNNI) else LEVELS_WITHOUT_VNNI
+    return any(capabilities.get(name) for name in VNNI)
 
 
 def has_int8_operators() -> bool:
@@ -44,11 +61,11 @@ class Int8Layer:
     """The int8 function of a layer.
 
     It computes in float32, as the layer's class does, where int8 does not apply: other number formats and devices,
-    training, autocast, empty inputs, values that are not finite, gradients of inputs.
+    training, autocast, compilation and tracing, empty inputs, values that are not finite, gradients of inputs.
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
+        self.layer: Any = layer
         self._packed: Any = None
         self._sources: Tuple[Any, ...] = ()
         self._versions: Tuple[int, ...] = ()
@@ -68,7 +85,7 @@ class Int8Layer:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else next(iter(kwargs.values()), None)
+        x: Any = args[0] if args else next(iter(kwargs.values()), None)
         if len(args) + len(kwargs) != 1 or not self._supports(x):
             return self.compute_float(*args, **kwargs)
         made = self.compute_int8(x)
@@ -79,7 +96,7 @@ class Int8Layer:
         return {**vars(self), "_packed": None, "_sources": (), "_versions": ()}
 
     def _supports(self, x: Any) -> bool:
-        # Subclasses of tensors may compute differently, and tracers follow float32 operators only.
+        # Subclasses of tensors may compute differently.
         return (
             type(x) in (Tensor, nn.Parameter)
             and x.dtype == torch.float32
@@ -88,7 +105,8 @@ class Int8Layer:
             and x.numel() > 0
             and not self.layer.training
             and not (x.requires_grad and torch.is_grad_enabled())
-            and not torch.is_autocast_enabled("cpu")
+            and get_autocast_dtype() is None
+            and not explain_transform()
             and self._pack_if_changed(x)
         )
 
@@ -102,7 +120,7 @@ class Int8Layer:
     def _pack_if_changed(self, x: Tensor) -> bool:
         """Pack weights on the first call and after each change; return whether they can be packed."""
         sources = self._list_sources()
-        versions = tuple(map(_read_version, sources))
+        versions = tuple(map(read_version, sources))
         is_same = len(sources) == len(self._sources) and all(a is b for a, b in zip(sources, self._sources))
         if not is_same or versions != self._versions or self._packed is None:
             if not all(each is None or _is_plain_weight(each) for each in sources):
@@ -119,41 +137,42 @@ class Int8Linear(Int8Layer):
     Rows are more exact if few of them hold the largest values, and take one more pass over the outputs.
     """
 
-    is_dynamic = True
-
     def __init__(self, layer: nn.Module, *, is_transposed: bool = False, by_row: bool = False) -> None:
         super().__init__(layer)
         self.is_transposed, self.by_row = is_transposed, by_row
 
     def compute_int8(self, x: Tensor) -> Optional[Tensor]:
-        packed, scales, zeros, bias, levels = self._packed
         if x.shape[-1] != self._num_inputs:
             # The class raises the error.
             return None
         rows = x.reshape(-1, x.shape[-1])
-        made = self._multiply_by_row(rows) if self.by_row else None
-        if not self.by_row:
-            low, high = (each.item() for each in torch.aminmax(rows))
-            low, high = min(low, 0.0), max(high, 0.0)
-            # Rounding may need one level more than the range.
-            scale = (high - low) / (levels - 1)
-            if not SMALLEST_SCALE < scale < math.inf:
-                return None
-            zero = round(-low / scale)
-            quantized = torch.add(_build_scalar(zero + 0.5), rows, alpha=1 / scale).to(torch.uint8).contiguous()
-            made = torch.ops.onednn.qlinear_pointwise.default(
-                quantized, scale, zero, packed, scales, zeros, bias, 1.0, 0, torch.float32, *UNARY
-            )
+        made = self._multiply_by_row(rows) if self.by_row else self._multiply(rows)
         return None if made is None else made.view(*x.shape[:-1], made.shape[-1])
+
+    def _multiply(self, rows: Tensor) -> Optional[Tensor]:
+        packed, scales, zeros, bias, levels = self._packed
+        low, high = (each.item() for each in torch.aminmax(rows))
+        low, high = min(low, 0.0), max(high, 0.0)
+        # The zero point is rounded up, so the range needs one level more.
+        scale = (high - low) / (levels - 1)
+        # This is false for NaN.
+        if not SMALLEST_SCALE < scale < LARGEST_SCALE:
+            return None
+        zero = math.ceil(-low / scale)
+        quantized = _read_bytes(torch.add(_build_scalar(ROUNDING + zero), rows, alpha=1 / scale))
+        made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
+            quantized, scale, zero, packed, scales, zeros, bias, 1.0, 0, torch.float32, *UNARY
+        )
+        return made
 
     def _multiply_by_row(self, rows: Tensor) -> Optional[Tensor]:
         packed, scales, zeros, bias, levels = self._packed
         middle = (levels + 1) // 2
         largest = rows.abs().amax(1, keepdim=True)
-        if not math.isfinite(largest.max().item()):
+        if not largest.max().item() < LARGEST_SCALE:
             return None
         row_scales = (largest / (middle - 1)).clamp_(min=SMALLEST_SCALE)
-        quantized = (rows / row_scales).add_(middle + 0.5).to(torch.uint8).contiguous()
+        quantized = _read_bytes((rows / row_scales).add_(ROUNDING + middle))
         made: Tensor = torch.ops.onednn.qlinear_pointwise.default(
             quantized, 1.0, middle, packed, scales, zeros, None, 1.0, 0, torch.float32, *UNARY
         )
@@ -175,8 +194,6 @@ class Int8Convolution(Int8Layer):
         keeps_layout: Return outputs in the layout of the inputs. Otherwise they are channels_last.
         norm: A norm that reads the outputs and nothing else does. Its own function returns its input.
     """
-
-    is_dynamic = False
 
     def __init__(self, layer: nn.Module, low: float, high: float, norm: Optional[nn.Module] = None) -> None:
         super().__init__(layer)
@@ -203,10 +220,11 @@ class Int8Convolution(Int8Layer):
         if x.dim() != (4 if is_image else 3) or x.shape[1] != layer.in_channels:
             return None
         images = x if is_image else x.unsqueeze(2)
-        quantized = torch.add(_build_scalar(zero + 0.5), images, alpha=1 / scale).clamp_(0, levels).to(torch.uint8)
+        rounded = torch.add(_build_scalar(ROUNDING + zero), images, alpha=1 / scale)
+        quantized = _read_bytes(rounded.clamp_(ROUNDING, ROUNDING + levels), torch.channels_last)
         made: Tensor = torch.ops.onednn.qconv2d_pointwise.default(
-            *(quantized.contiguous(memory_format=torch.channels_last), scale, zero, packed, scales, zeros, bias),
-            *(*sizes, layer.groups, 1.0, 0, torch.float32, *UNARY),
+            *(quantized, scale, zero, packed, scales, zeros, bias, *sizes, layer.groups),
+            *(1.0, 0, torch.float32, *UNARY),
         )
         if self.keeps_layout and x.is_contiguous():
             made = made.contiguous()
@@ -246,7 +264,7 @@ def is_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and _has_own_weight(layer)
 
 
-def is_transposed_linear(layer: nn.Module) -> bool:
+def is_transposed_linear(layer: Any) -> bool:
     """Return whether it looks like the Conv1D of transformers: a linear layer with a weight of inputs × outputs.
 
     The numbers on the examples decide whether it is one.
@@ -258,20 +276,25 @@ def is_transposed_linear(layer: nn.Module) -> bool:
     return bool(is_leaf and weight.dim() == 2 and bias is not None and bias.shape == weight.shape[1:])
 
 
-def is_convolution(layer: nn.Module) -> bool:
-    """Return whether it computes as torch's 1-D or 2-D convolution, with zeros as padding."""
+def is_convolution(layer: Any) -> bool:
+    """Return whether it computes as torch's 1-D or 2-D convolution, with padding that oneDNN supports."""
     is_standard = any(isinstance(layer, cls) and type(layer).forward is cls.forward for cls in CONVOLUTIONS)
-    return is_standard and layer.padding_mode == "zeros" and find_padding(layer) is not None and _has_own_weight(layer)
+    if not is_standard or layer.padding_mode != "zeros" or not _has_own_weight(layer):
+        return False
+    padding = find_padding(layer)
+    # With windows that hold nothing but padding, oneDNN's depthwise convolutions give wrong sums.
+    reaches = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
+    return padding is not None and all(pad <= reach for pad, reach in zip(padding, reaches))
 
 
-def find_padding(layer: nn.Module) -> Optional[Sequence[int]]:
+def find_padding(layer: Any) -> Optional[Sequence[int]]:
     """Return the padding of each dimension, or None if both sides of a dimension differ."""
-    padding: Union[str, Sequence[int]] = layer.padding  # type: ignore[assignment]
+    padding: Union[str, Sequence[int]] = layer.padding
     if not isinstance(padding, str):
         return padding
     if padding == "valid":
-        return [0] * len(layer.kernel_size)  # type: ignore[arg-type]
-    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]  # type: ignore[arg-type]
+        return [0] * len(layer.kernel_size)
+    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size)]
     return None if any(total % 2 for total in totals) else [total // 2 for total in totals]
 
 
@@ -289,8 +312,8 @@ def _is_plain_weight(tensor: Tensor) -> bool:
     return is_plain and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
-def _read_version(tensor: Any) -> int:
-    # Tensors made in inference mode do not count their changes.
+def read_version(tensor: Any) -> int:
+    """Return how often a tensor was changed; -1 if it was made in inference mode, which does not count."""
     return -1 if tensor is None or tensor.is_inference() else int(tensor._version)
 
 
@@ -300,7 +323,8 @@ def _quantize_channels(weight: Tensor) -> Tuple[Tensor, Tensor]:
     scales = rows.abs().amax(1) / LARGEST_WEIGHT
     scales = torch.where(scales > SMALLEST_SCALE, scales, torch.ones_like(scales))
     quantized = torch.round(rows / scales[:, None]).clamp_(-LARGEST_WEIGHT, LARGEST_WEIGHT).to(torch.int8)
-    return scales, quantized.view(weight.shape)
+    # oneDNN packs a transposed weight as if it were not.
+    return scales, quantized.contiguous().view(weight.shape)
 
 
 def _fold_norm(weight: Tensor, bias: Optional[Tensor], norm: Any) -> Tuple[Tensor, Tensor]:
@@ -316,6 +340,11 @@ def _fold_norm(weight: Tensor, bias: Optional[Tensor], norm: Any) -> Tuple[Tenso
 def _widen(values: Any, fill: int) -> List[int]:
     """Return two values; a 1-D convolution is one over images of height 1."""
     return list(values) if len(values) == 2 else [fill, *values]
+
+
+def _read_bytes(rounded: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+    """Return the integers from 0 to 255 in sums with the constant of rounding."""
+    return rounded.view(torch.int32).to(torch.uint8).contiguous(memory_format=memory_format)
 
 
 def _build_scalar(value: float) -> Tensor:

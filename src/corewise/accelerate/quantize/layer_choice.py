@@ -6,8 +6,11 @@ module runs on the examples, so any module that runs can be quantised.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +26,7 @@ from corewise.accelerate.quantize.int8_layers import (
     is_convolution,
     is_linear,
     is_transposed_linear,
+    read_version,
 )
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -39,7 +43,7 @@ CLIPS = (0.9, 0.7, 0.5, 0.3)
 CLIPPING_GAIN = 0.5
 SAMPLED_VALUES = 4096
 SAMPLED_CALLS = 16
-MIN_PAIRS, MAX_PAIRS = 5, 50
+MIN_PAIRS, MAX_PAIRS = 3, 50
 # Time for measuring one size of a layer, in seconds.
 MAX_MEASURING_S = 0.1
 # int8 that is slower than this multiple of float32 is not measured further.
@@ -52,14 +56,15 @@ class Observer:
     """Takes the place of a layer's function: computes in float32 and records inputs."""
 
     def __init__(self, layer: nn.Module, inputs: Dict[Signature, Tensor]) -> None:
-        self.layer, self._inputs = layer, inputs
+        self.layer: Any = layer
+        self._inputs = inputs
         self.num_calls = 0
         self.signatures: List[Signature] = []
         self.low, self.high = 0.0, 0.0
         self.samples: List[Tensor] = []
         # The latest output and its version, by which a norm that reads it is recognised.
-        self.output: Optional[Tensor] = None
-        self.version = 0
+        self._output: Callable[[], Any] = lambda: None
+        self._version = 0
         self.is_supported = True
         # The module's own random numbers must not depend on the samples.
         self._generator = torch.Generator().manual_seed(0)
@@ -74,8 +79,12 @@ class Observer:
             return made
         self.num_calls += 1
         self._record_input(x)
-        self.output, self.version = made, made._version
+        self._output, self._version = weakref.ref(made), read_version(made)
         return made
+
+    def has_returned(self, x: Any) -> bool:
+        """Return whether this is the latest output, unchanged."""
+        return self._output() is x and read_version(x) == self._version
 
     def _record_input(self, x: Tensor) -> None:
         weight = self.layer.weight
@@ -100,12 +109,13 @@ class NormObserver:
         self.num_calls = 0
         self.readings: List[Optional[Observer]] = []
 
-    def __call__(self, x: Tensor) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.num_calls += 1
-        source = next((each for each in self._convolutions if each.output is x and each.version == x._version), None)
+        x = args[0] if len(args) == 1 and not kwargs else None
+        source = next((each for each in self._convolutions if x is not None and each.has_returned(x)), None)
         if source not in self.readings:
             self.readings.append(source)
-        return type(self.norm).forward(self.norm, x)
+        return type(self.norm).forward(self.norm, *args, **kwargs)
 
 
 class Comparison:
@@ -120,11 +130,14 @@ class Comparison:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         wanted = self.function.compute_float(*args, **kwargs)
-        error = _sum_squares(wanted, self.function(*args, **kwargs))
         scale = _sum_squares(wanted)
-        row_error = error
-        if self.rows is not None and error > ROW_SCALES_ERROR**2 * scale:
-            row_error = _sum_squares(wanted, self.rows(*args, **kwargs))
+        try:
+            error = row_error = _sum_squares(wanted, self.function(*args, **kwargs))
+            if self.rows is not None and error > ROW_SCALES_ERROR**2 * scale:
+                row_error = _sum_squares(wanted, self.rows(*args, **kwargs))
+        except RuntimeError:
+            # oneDNN lacks this operator on this CPU, or for these sizes.
+            error = row_error = math.inf
         self._squares = [a + b for a, b in zip(self._squares, (scale, error, row_error))]
         return wanted
 
@@ -147,7 +160,7 @@ def observe_layers(
     observers = [Observer(layer, inputs) for layer in layers]
     convolutions = [each for each in observers if is_convolution(each.layer) and not has_hooks(each.layer)]
     norms = [NormObserver(part, convolutions) for part in module.modules() if _is_foldable(part)]
-    with attached([*[(o.layer, o) for o in observers], *[(n.norm, n) for n in norms]]):
+    with attach_functions([*[(o.layer, o) for o in observers], *[(n.norm, n) for n in norms]]):
         results = run()
     norm_of = {}
     for norm in norms:
@@ -156,7 +169,6 @@ def observe_layers(
             norm_of[source] = norm.norm
     signatures: Dict[Int8Layer, List[Signature]] = {}
     for observer in observers:
-        observer.output = None
         if observer.num_calls and observer.is_supported:
             signatures[_build_function(observer, norm_of.get(observer))] = observer.signatures
     return results, list(signatures), signatures, inputs
@@ -168,7 +180,7 @@ def compare_layers(functions: Sequence[Int8Layer], run: Callable[[], Any]) -> Tu
     for function in functions:
         function.attach()
     try:
-        with attached([(function.layer, each) for function, each in comparisons.items()]):
+        with attach_functions([(function.layer, each) for function, each in comparisons.items()]):
             results = run()
     finally:
         for function in functions:
@@ -189,40 +201,54 @@ def measure_ratio(one: Callable[[], Any], other: Callable[[], Any], limit_s: flo
 
     Other load only adds time, so the shortest call of each is the least disturbed one.
     """
-    one(), other()
+    one_times, other_times = measure_alternately(one, other, limit_s)
+    return min(one_times) / max(min(other_times), 1e-9)
+
+
+def measure_alternately(
+    one: Callable[[], Any],
+    other: Callable[[], Any],
+    limit_s: float,
+    switch: Callable[[bool], Any] = lambda is_one: None,
+) -> Tuple[List[float], List[float]]:
+    """Return the seconds of alternating calls; `switch` is called before each and not timed."""
+    for is_one, call in ((True, one), (False, other)):
+        switch(is_one)
+        call()
     one_times: List[float] = []
     other_times: List[float] = []
     until = time.perf_counter() + limit_s
     while len(one_times) < MIN_PAIRS or (len(one_times) < MAX_PAIRS and time.perf_counter() < until):
+        switch(True)
         one_times.append(_time_call(one))
+        switch(False)
         other_times.append(_time_call(other))
         if len(one_times) > 1 and min(one_times) > HOPELESS_TIME_RATIO * max(other_times):
             break
-    return min(one_times) / max(min(other_times), 1e-9)
+    return one_times, other_times
 
 
-class attached:
-    """A context in which functions take the place of those of modules."""
-
-    def __init__(self, functions: Sequence[Tuple[nn.Module, Any]]) -> None:
-        self._functions = functions
-        self._before: List[Tuple[nn.Module, Any]] = []
-
-    def __enter__(self) -> None:
-        for module, function in self._functions:
-            self._before.append((module, vars(module).get(FORWARD)))
-            setattr(module, FORWARD, function)
-
-    def __exit__(self, *error: Any) -> None:
-        for module, before in reversed(self._before):
-            if before is None:
-                vars(module).pop(FORWARD, None)
-            else:
-                setattr(module, FORWARD, before)
+@contextlib.contextmanager
+def attach_functions(functions: Sequence[Tuple[nn.Module, Any]]) -> Iterator[None]:
+    """Let functions take the place of those of modules."""
+    before = [(module, vars(module).get(FORWARD)) for module, _ in functions]
+    for module, function in functions:
+        setattr(module, FORWARD, function)
+    try:
+        yield
+    finally:
+        for module, earlier in before:
+            vars(module).pop(FORWARD, None)
+            if earlier is not None:
+                setattr(module, FORWARD, earlier)
 
 
 def is_convolution_class(layer: nn.Module) -> bool:
     return isinstance(layer, (nn.Conv1d, nn.Conv2d))
+
+
+def _is_supported(part: nn.Module) -> bool:
+    return is_linear(part) or is_transposed_linear(part) or is_convolution(part)
 
 
 def _build_function(observer: Observer, norm: Optional[nn.Module]) -> Int8Layer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import statistics
 from collections.abc import Mapping as MappingClass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -16,13 +17,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from corewise.accelerate.equivalence import list_leaves, restore_module
-from corewise.accelerate.quantize.graph_quantization import quantize_graph
+from corewise.accelerate.quantize.graph_quantization import quantize_graph, quantize_recurrent
 from corewise.accelerate.quantize.int8_layers import Int8Convolution, Int8Layer, has_int8_operators
 from corewise.accelerate.quantize.layer_choice import (
     LARGEST_LAYER_ERROR,
     LARGEST_TIME_RATIO,
     Signature,
     compare_layers,
+    measure_alternately,
     measure_ratio,
     measure_time_ratio,
     observe_layers,
@@ -36,10 +38,12 @@ LARGEST_ERROR = 0.1
 FOLDING_ERROR = 1e-4
 # Layers that return to float32 at once, as a fraction of all, until the error is small enough.
 FALLBACK_FRACTION = 0.1
-# The graph of torch replaces the module's class and methods, so it must gain this much over single layers.
-GRAPH_TIME_RATIO = 0.9
+# torch's tools replace classes and lose methods of the module, so they must gain this much over single layers.
+WHOLE_TIME_RATIO = 0.9
 # Time for comparing two modules, in seconds.
 MAX_COMPARING_S = 2.0
+# The module's time in int8 must be below this fraction of its time in float32: measured times vary by a few per cent.
+LARGEST_MODULE_RATIO = 0.97
 SEED = 0
 
 Example = Union[Tuple[Any, ...], Mapping[str, Any]]
@@ -52,7 +56,8 @@ class QuantizedModule:
     Attributes:
         scaling: How activations are scaled: static (from the examples), dynamic (at each call), or both.
         engine: The library that multiplies.
-        method: `layers` if single layers were replaced, `graph` if torch.fx quantised the whole.
+        method: `layers` if single layers compute in int8, `graph` if torch.fx quantised the whole, `recurrent` if
+            torch replaced LSTMs.
         num_layers: Layers in int8.
         num_float_layers: Layers that could be in int8 and stay in float32, by time or error.
         error: The largest relative error (L2 norm) of an output on the examples.
@@ -101,22 +106,19 @@ def quantize_module(module: nn.Module, examples: Sequence[Example], *, is_measur
     """Quantize a copy to int8, calibrated on the inputs of a few steps; raise Unsupported if it cannot be."""
     with _hold_settings():
         plain = _copy_module(module)
-        graph = _try_graph(plain, examples)
+        whole = _try_torch_tools(plain, examples)
+        if whole is None:
+            return _quantize_layers(plain, examples, is_measured=is_measured)
+        if not is_measured:
+            return whole
         try:
-            layers: Optional[QuantizedModule] = _quantize_layers(plain, examples, is_measured=is_measured)
-        except Unsupported:
-            if graph is None:
-                raise
-            layers = None
-        if graph is None:
-            assert layers is not None
-            return layers
-        rival = plain if layers is None else layers.module
-        if not is_measured or _compare_times(graph.module, rival, examples[0]) < GRAPH_TIME_RATIO:
-            return graph
-        if layers is None:
-            raise Unsupported("dtype int8: int8 is not faster than float32 for this module on this machine")
-        return layers
+            single = _quantize_layers(plain, examples, is_measured=True)
+        except Unsupported as problem:
+            if _compare_times(whole.module, plain, examples[0]) < 1.0:
+                return whole
+            raise Unsupported("dtype int8: no layer of this module is faster in int8 on this machine") from problem
+        is_faster = _compare_times(whole.module, single.module, examples[0]) < WHOLE_TIME_RATIO
+        return whole if is_faster else single
 
 
 @contextlib.contextmanager
@@ -133,30 +135,35 @@ def _copy_module(module: nn.Module) -> nn.Module:
         raise Unsupported(f"dtype int8: the module cannot be copied: {_read_message(problem)}") from problem
 
 
-def _try_graph(plain: nn.Module, examples: Sequence[Example]) -> Optional[QuantizedModule]:
-    """Quantize the graph of a convolutional network; return None if torch cannot or the error is too large."""
+def _try_torch_tools(plain: nn.Module, examples: Sequence[Example]) -> Optional[QuantizedModule]:
+    """Quantize a convolutional network or LSTMs; return None if torch cannot or the error is too large."""
     positional = [each for each in examples if isinstance(each, tuple)]
-    if len(positional) < len(examples) or not any(isinstance(part, nn.Conv2d) for part in plain.modules()):
-        return None
     try:
         with restore_module(plain):
-            made, engine, num_layers = quantize_graph(plain, positional)
-    except Unsupported:
+            if any(isinstance(part, nn.Conv2d) for part in plain.modules()) and len(positional) == len(examples):
+                method, made = "graph", quantize_graph(plain, positional)
+            elif any(isinstance(part, nn.LSTM) for part in plain.modules()):
+                method, made = "recurrent", quantize_recurrent(plain)
+            else:
+                return None
+        network, engine, num_layers = made
+        error = compute_error(*(_run_all(each, examples) for each in (plain, network)))
+    except Exception:
+        # Layers are quantised one by one, and errors of the module itself appear there.
         return None
-    wanted, got = (_run_all(each, examples) for each in (plain, made))
-    error = compute_error(wanted, got)
-    if error > LARGEST_ERROR:
+    if not error <= LARGEST_ERROR:
         return None
-    return QuantizedModule(made, "static", engine, num_layers, "graph", error=error)
+    scaling = "static" if method == "graph" else "dynamic"
+    return QuantizedModule(network, scaling, engine, num_layers, method, error=error)
 
 
 def _quantize_layers(plain: nn.Module, examples: Sequence[Example], *, is_measured: bool) -> QuantizedModule:
+    """Let layers of this module compute in int8; if it raises Unsupported, none does."""
     if not has_int8_operators():
         raise Unsupported("dtype int8: this torch has no int8 operators of oneDNN")
-    made = copy.deepcopy(plain)
-    run = lambda: _run_all(made, examples)  # noqa: E731
+    run = lambda: _run_all(plain, examples)  # noqa: E731
     try:
-        wanted, functions, signatures, inputs = observe_layers(made, run)
+        wanted, functions, signatures, inputs = observe_layers(plain, run)
     except Exception as problem:
         raise Unsupported(f"dtype int8: the module fails on the example: {_read_message(problem)}") from problem
     if not functions:
@@ -168,8 +175,8 @@ def _quantize_layers(plain: nn.Module, examples: Sequence[Example], *, is_measur
     num_possible = len(functions)
     errors = _choose_exact(functions, signatures, wanted, run)
     chosen = list(errors)
+    _use_layout(chosen, run)
     if is_measured:
-        _use_layout(chosen, run)
         chosen = _choose_fast(chosen, signatures, inputs)
         if not chosen:
             raise Unsupported(
@@ -178,13 +185,26 @@ def _quantize_layers(plain: nn.Module, examples: Sequence[Example], *, is_measur
             )
     inputs.clear()
     error = _attach_exact(chosen, errors, wanted, run)
-    if is_measured and _compare_times(made, plain, examples[0]) > 1.0:
+    if is_measured and not _is_faster(plain, chosen, examples[0]):
         raise Unsupported("dtype int8: int8 is not faster than float32 for this module on this machine")
-    attached = [each for each in chosen if vars(each.layer).get("forward") is each]
-    scaling = sorted({"static" if isinstance(each, Int8Convolution) else "dynamic" for each in attached})
-    return QuantizedModule(
-        made, " and ".join(scaling), "onednn", len(attached), num_float_layers=num_possible - len(attached), error=error
-    )
+    scaling = sorted({"static" if isinstance(each, Int8Convolution) else "dynamic" for each in chosen})
+    num_float = num_possible - len(chosen)
+    return QuantizedModule(plain, " and ".join(scaling), "onednn", len(chosen), num_float_layers=num_float, error=error)
+
+
+def _is_faster(module: nn.Module, functions: Sequence[Int8Layer], example: Example) -> bool:
+    """Return whether the module is faster with these functions, and attach them if so."""
+
+    def switch(is_int8: bool) -> None:
+        for function in functions:
+            function.attach() if is_int8 else function.detach()
+
+    call = lambda: _run(module, example)  # noqa: E731
+    int8_times, float_times = measure_alternately(call, call, MAX_COMPARING_S, switch)
+    measures = (min, statistics.median)
+    is_faster = all(measure(int8_times) <= LARGEST_MODULE_RATIO * measure(float_times) for measure in measures)
+    switch(is_faster)
+    return is_faster
 
 
 def _choose_exact(
@@ -248,20 +268,22 @@ def _choose_fast(
 def _attach_exact(
     functions: List[Int8Layer], errors: Mapping[Int8Layer, float], wanted: Any, run: Callable[[], Any]
 ) -> float:
-    """Use int8, and return the least exact layers to float32 until the module's error is small; return the error."""
+    """Use int8 where the module's error allows it; return the error.
+
+    The least exact layers return to float32, and leave the list, until the error is small enough.
+    """
+    functions.sort(key=lambda each: errors[each])
+    step = max(1, round(FALLBACK_FRACTION * len(functions)))
     for function in functions:
         function.attach()
-    # The least exact layers are last.
-    left = sorted(functions, key=lambda each: errors[each])
-    step = max(1, round(FALLBACK_FRACTION * len(left)))
     while True:
         error = compute_error(wanted, run())
         if error <= LARGEST_ERROR:
             return error
-        for function in left[-step:]:
+        for function in functions[-step:]:
             function.detach()
-        del left[-step:]
-        if not left:
+        del functions[-step:]
+        if not functions:
             raise Unsupported(
                 f"dtype int8: the outputs have a relative error of {error:.2f} on the example, more than "
                 f"{LARGEST_ERROR}, with any layer in int8"

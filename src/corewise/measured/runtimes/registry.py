@@ -40,6 +40,7 @@ ENGINES: Mapping[str, Mapping[str, Mapping[str, RegistryEntry]]] = {
             "fold": RegistryEntry("corewise.accelerate.freeze.weight_folding:fold_module", version=1),
             "full": RegistryEntry("corewise.accelerate.freeze.freeze_module:freeze", version=1),
         },
+        "dtype": {"int8": RegistryEntry("corewise.accelerate.quantize.quantize_module:quantize_module", version=1)},
     }
 }
 

@@ -237,7 +237,7 @@ def _check_int8(params: TrialParameters, context: FeasibilityContext) -> Iterato
     if params.device != Device.CPU:
         yield "dtype: int8 is for device: cpu: torch quantises for the CPU only"
     if params.execution != "eager" or params.freezing != Freezing.NONE:
-        yield "dtype: int8 includes compiled and folded layers; leave execution: eager and freezing: none"
+        yield "dtype: int8 includes packed weights and folded norms; leave execution: eager and freezing: none"
     if params.memory_format == MemoryFormat.BLOCKED or params.math == MathKernels.VANILLA:
         yield "dtype: int8 uses separate kernels; do not set memory_format: blocked or math: vanilla"
 

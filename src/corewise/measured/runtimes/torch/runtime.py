@@ -5,6 +5,7 @@ Measured side: standard library and torch only, Python 3.9. torch is imported wh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -55,12 +56,16 @@ class TorchRuntime(ImportedRuntime):
         if _is_kernel_trial(params):
             needed.append("corewise.measured.runtimes.torch.kernels")
         elif params.dtype == DType.INT8:
-            needed.append("torch.ao.quantization.quantize_fx")
+            needed.append("corewise.accelerate.quantize.quantize_module")
         if params.data != "synthetic":
             needed.append("corewise.measured.runtimes.torch.modules.images")
         with filter_deprecation_warnings():
             for module in needed:
                 importlib.import_module(module)
+            if params.dtype == DType.INT8 and not _is_kernel_trial(params):
+                # int8 works without these tools of torch, which may be removed.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module("torch.ao.quantization.quantize_fx")
 
     def read_versions(self) -> Mapping[str, str]:
         import torch

@@ -228,7 +228,7 @@ def _refuse_int8(settings: Settings, math: str) -> None:
     elif settings.device.type != "cpu":
         reason = "torch supports it only on the CPU"
     elif settings.execution != "eager" or settings.freezing != "none":
-        reason = "its layers are already compiled and folded; use execution: eager and freezing: none"
+        reason = "its layers are already packed and folded; use execution: eager and freezing: none"
     elif settings.memory_format == "blocked" or math == "vanilla":
         reason = "it has its own kernels; remove memory_format: blocked and math: vanilla"
     if reason is not None:

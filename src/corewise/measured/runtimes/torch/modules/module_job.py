@@ -192,7 +192,14 @@ class ModuleJob(Job):
         made = self._quantized
         if made is None:
             return {}
-        return {"int8_scales": made.scaling, "int8_engine": made.engine, "num_int8_layers": made.num_layers}
+        return {
+            "int8_scales": made.scaling,
+            "int8_engine": made.engine,
+            "int8_method": made.method,
+            "int8_error": made.error,
+            "num_int8_layers": made.num_layers,
+            "num_float32_layers": made.num_float_layers,
+        }
 
     def _record_output_dtype(self, outputs: Any) -> None:
         if not self._output_dtype:
