@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from corewise.accelerate.malleable.execute.torch_modes import explain_transform, get_autocast_dtype
+from corewise.accelerate.capture.torch_modes import explain_transform, get_autocast_dtype
 
 # Scales below this give infinity when they are inverted in float32, and sums with scales above this overflow.
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30

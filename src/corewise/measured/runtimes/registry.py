@@ -33,12 +33,12 @@ ENGINES: Mapping[str, Mapping[str, Mapping[str, RegistryEntry]]] = {
                 "corewise.accelerate.fast_kernels.use_fast_kernels:use_fast_kernels", version=1
             ),
             "malleable": RegistryEntry(
-                "corewise.measured.runtimes.torch.modules.malleable_module:wrap_malleable", version=2
+                "corewise.measured.runtimes.torch.modules.malleable_module:wrap_malleable", version=3
             ),
         },
         "freezing": {
             "fold": RegistryEntry("corewise.accelerate.freeze.weight_folding:fold_module", version=1),
-            "full": RegistryEntry("corewise.accelerate.freeze.freeze_module:freeze", version=1),
+            "full": RegistryEntry("corewise.accelerate.freeze.freeze_module:freeze", version=2),
         },
         "dtype": {"int8": RegistryEntry("corewise.accelerate.quantize.quantize_module:quantize_module", version=1)},
     }
