@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,14 +16,32 @@ Inputs = dict[str, Any]
 MakeInputs = Callable[[int, int], Inputs]
 Builder = Callable[[], tuple[Any, MakeInputs]]
 
-BATCH = 2
+SIZES = ("small", "base")
+# Selects the size in the processes of `zoo.py`.
+SIZE_VARIABLE = "COREWISE_ZOO_SIZE"
+IS_BASE = os.environ.get(SIZE_VARIABLE) == "base"
+BATCH = 4 if IS_BASE else 2
 VOCABULARY = 1000
-TOKENS = 64
+TOKENS = 128 if IS_BASE else 64
+IMAGE_SIZE = 224 if IS_BASE else 128
+# Widths of the small models are multiplied by this for the base size: 256 becomes 768, and 4 heads become 12.
+WIDTH_FACTOR = 3 if IS_BASE else 1
+# Options of configurations that are widths or numbers of heads.
+_WIDTH_OPTIONS = frozenset(
+    (
+        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "dim", "hidden_dim"),
+        *("n_embd", "n_head", "n_heads", "num_heads", "d_model", "d_ff", "d_inner", "ffn_dim", "word_embed_proj_dim"),
+        *("encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "embed_dim"),
+        *("projection_dim", "hidden_sizes", "conv_dim", "embedding_size"),
+    )
+)
+# Their default widths are those of a published version.
+_PUBLISHED = frozenset(("efficientnet", "mobilenet_v2", "mobilevit", "cvt"))
 _TEXT = {"vocab_size": VOCABULARY, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
 _ENCODER = {**_TEXT, "intermediate_size": 1024}
 _DECODER = {**_ENCODER, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _VISION = {"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 768}
-_IMAGE = {"image_size": 128, "patch_size": 16}
+_IMAGE = {"image_size": IMAGE_SIZE, "patch_size": 16}
 
 
 def make_tokens(*names: str, length: int = TOKENS) -> MakeInputs:
@@ -41,7 +60,7 @@ def make_tokens(*names: str, length: int = TOKENS) -> MakeInputs:
     return make
 
 
-def make_images(name: str = "pixel_values", size: int = 128) -> MakeInputs:
+def make_images(name: str = "pixel_values", size: int = IMAGE_SIZE) -> MakeInputs:
     """Make images of random values."""
     import torch
 
@@ -104,7 +123,7 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
         "projection_dim": 128,
     }
     stages = {"hidden_sizes": [32, 64, 128, 256], "depths": [1, 1, 2, 1]}
-    roberta = {**_ENCODER, "pad_token_id": 0, "max_position_embeddings": 130}
+    roberta = {**_ENCODER, "pad_token_id": 0, "max_position_embeddings": 2 + TOKENS}
     wav = {
         **_ENCODER,
         "vocab_size": 32,
@@ -193,7 +212,7 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
         "dinov2": ("Dinov2Model", vit, image),
         "swin": (
             "SwinModel",
-            {"image_size": 128, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
+            {"image_size": IMAGE_SIZE, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
             image,
         ),
         "convnext": ("ConvNextModel", stages, image),
@@ -202,11 +221,11 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
             {"embedding_size": 32, "hidden_sizes": [64, 128, 256], "depths": [1, 2, 1], "layer_type": "bottleneck"},
             image,
         ),
-        "mobilenet_v2": ("MobileNetV2Model", {"image_size": 128}, image),
+        "mobilenet_v2": ("MobileNetV2Model", {"image_size": IMAGE_SIZE}, image),
         "efficientnet": (
             "EfficientNetModel",
             {
-                "image_size": 128,
+                "image_size": IMAGE_SIZE,
                 "width_coefficient": 1.0,
                 "depth_coefficient": 1.0,
                 "hidden_dim": 1280,
@@ -224,11 +243,16 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
             {"hidden_sizes": [32, 64, 128, 128], "num_attention_heads": [1, 2, 4, 4], "depths": [1, 1, 1, 1]},
             image,
         ),
-        "mobilevit": ("MobileViTModel", {"image_size": 128, "num_attention_heads": 4}, image),
+        "mobilevit": ("MobileViTModel", {"image_size": IMAGE_SIZE, "num_attention_heads": 4}, image),
         "poolformer": ("PoolFormerModel", {"hidden_sizes": [32, 64, 128, 256], "depths": [1, 1, 2, 1]}, image),
         "levit": (
             "LevitModel",
-            {"image_size": 128, "hidden_sizes": [128, 192, 256], "num_attention_heads": [4, 6, 8], "depths": [1, 1, 1]},
+            {
+                "image_size": IMAGE_SIZE,
+                "hidden_sizes": [128, 192, 256],
+                "num_attention_heads": [4, 6, 8],
+                "depths": [1, 1, 1],
+            },
             image,
         ),
         "cvt": ("CvtModel", {}, image),
@@ -243,17 +267,30 @@ def _list_transformers() -> Mapping[str, tuple[str, dict[str, Any], Callable[[],
     }
 
 
-def _build_transformers(cls: str, options: Mapping[str, Any], inputs: Callable[[], MakeInputs]) -> Any:
+def _build_transformers(name: str) -> Any:
     import transformers
 
+    cls, options, inputs = _list_transformers()[name]
     model = getattr(transformers, cls)
-    return model(model.config_class(**options)), inputs()
+    factor = 1 if name in _PUBLISHED else WIDTH_FACTOR
+    return model(model.config_class(**scale_widths(options, factor))), inputs()
+
+
+def scale_widths(options: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    """Multiply the widths among the options of a configuration, also in nested ones."""
+    scaled = dict(options)
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            scaled[name] = scale_widths(value, factor)
+        elif name in _WIDTH_OPTIONS:
+            scaled[name] = [factor * one for one in value] if isinstance(value, list) else factor * value
+    return scaled
 
 
 def _build_torchvision(name: str) -> Any:
     import torchvision  # type: ignore[import-not-found, unused-ignore]
 
-    return torchvision.models.get_model(name, weights=None), make_images("x")
+    return torchvision.models.get_model(name, weights=None), make_images("x", 224)
 
 
 def _build_timm(name: str) -> Any:
@@ -271,7 +308,7 @@ def _build_named(package: str, name: str) -> Any:
     elif package == "timm":
         module, make = _build_timm(name)
     else:
-        module, make = _build_transformers(*_list_transformers()[name])
+        module, make = _build_transformers(name)
     _set_norm_statistics(module, make)
     return module.eval(), make
 
