@@ -156,7 +156,9 @@ def test_a_full_disk_for_the_output_does_not_stop_a_study(bench: Bench) -> None:
             text=True,
         )
     problem = "corewise: standard output is incomplete: No space left on device; redirect it elsewhere\n"
-    assert (done.returncode, done.stderr) == (1, problem)
+    # On a busy machine a warning of the load comes first.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("corewise: warning: ")]
+    assert (done.returncode, said) == (1, [problem.strip()])
     assert [record["status"] for record in bench.read_records()] == ["ok", "ok"]
 
 

@@ -220,6 +220,7 @@ def test_the_call_from_python_returns_a_printable_result_and_shows_progress(
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(QUICKER_BY_ITS_ALLOCATOR)
     fixed = {"processes": 1, "threads": 1, "bind": "rank", "allocator": "default", "huge_pages": "default"}
+    fixed["wait_policy"] = "default"
     result = corewise.tune("own.py:make", runtime="numpy", batch=4, budget=60, fixed=fixed, store="store")
     assert result.verdict == "no difference"
     assert result.best.params == result.default.params

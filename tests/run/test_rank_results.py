@@ -47,6 +47,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"metrics": {}}, "metrics.window_s holds a time that is not between"),
         ({"metrics": {"loss": None}}, "metrics.loss is null, not a finite number"),
         ({"metrics": {"loss": 1e308}}, "metrics.loss is 1e+308, which is beyond 1e+100"),
+        ({"metrics": {"window_s": 2.0, "window_samples": 5e-324}}, "metrics.window_samples is 5e-324, not a number"),
         ({"samples_per_step": 0}, "samples_per_step is 0, not a number of samples"),
         ({"steps_per_sample": 1.5}, "steps_per_sample is 1.5, not a number of steps"),
         ({"facts": {"x": [float("inf")]}}, "facts.x[0] is the number inf, not a finite number"),

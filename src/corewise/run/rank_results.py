@@ -21,8 +21,8 @@ from corewise.study.value_checks import (
     describe_value,
 )
 
-# Far above what a step can complete. It keeps the computed rates finite.
-MAX_SAMPLES = 1e18
+# Far below and above what a step can complete. They keep the computed rates above 0 and finite.
+MIN_SAMPLES, MAX_SAMPLES = 1e-18, 1e18
 
 
 def read_result(path: Path, rank: int) -> RankResult:
@@ -76,7 +76,7 @@ def _check_facts(facts: Any) -> None:
 
 
 def _check_num_samples(value: Any) -> None:
-    if not (isinstance(value, int | float) and 0 < value <= MAX_SAMPLES):
+    if not (isinstance(value, int | float) and MIN_SAMPLES <= value <= MAX_SAMPLES):
         raise BadValue(f" is {describe_value(value)}, not a number of samples")
 
 

@@ -26,7 +26,7 @@ def python_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Use the Python executor, short planning and a separate cache."""
     from corewise.accelerate.malleable.module_wrapper import malleable
 
-    def quick(module: Any) -> Any:
+    def quick(module: Any, time_limit_s: float | None = None) -> Any:
         return malleable(module, executor="python", planning_s=1.0)
 
     monkeypatch.setattr("corewise.measured.runtimes.torch.modules.module_preparation.wrap_malleable", quick)
