@@ -128,8 +128,8 @@ def run_case(case: Case, name: str, rounds: int, seconds: float) -> Outcome:
             problem = (done.stderr.strip().splitlines() or ["no output"])[-1]
             return Outcome(name, "failed", "", elapsed_s, overrun, None, None, (), (), f"{done.returncode}: {problem}")
         answer = json.loads(done.stdout)
-        best = answer["best"]["label"]
-        if best == answer["default"]["label"]:
+        best = answer["best"]["words"]
+        if best == answer["default"]["words"]:
             return Outcome(name, answer["verdict"], best, elapsed_s, overrun, None, None, (), ())
         rates = _run_scripts(case, answer, place, rounds, seconds)
         default, tuned = (rates[each] for each in ("default", "tuned"))

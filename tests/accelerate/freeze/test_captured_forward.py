@@ -473,6 +473,19 @@ def test_layers_of_torch_that_read_the_weights_of_their_parts_stay_as_they_are()
             torch.testing.assert_close(frozen(**fresh), module(**fresh), rtol=1e-4, atol=1e-4)
 
 
+def test_a_graph_is_used_where_torchs_operators_are_as_fast_as_prepared_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corewise.accelerate.freeze.prepared_tree.MAX_TIME_RATIO", 0.0)
+    monkeypatch.setattr("corewise.accelerate.freeze.captured_graph.MAX_TIME_RATIO", 0.0)
+    module = Encoder().eval()
+    frozen, given = corewise.freeze(module, make_inputs()), make_inputs()
+    assert "a captured graph of" in frozen.explain()
+    torch.testing.assert_close(frozen(**given).rows, module(**given).rows, rtol=1e-5, atol=1e-5)
+    # Without a faster graph nothing is gained.
+    monkeypatch.setattr("corewise.accelerate.freeze.captured_forward.MAX_TIME_RATIO", 0.0)
+    with pytest.raises(Unsupported, match="torch's own operators are as fast on this machine"):
+        corewise.freeze(module, make_inputs())
+
+
 def test_a_module_whose_forward_was_replaced_is_refused() -> None:
     module = Encoder().eval()
     module.forward = lambda *args, **kwargs: 1  # type: ignore[method-assign,assignment]

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from corewise.accelerate.equivalence import copy_inputs, has_nan, require_equivalent, restore_module
+from corewise.accelerate.equivalence import copy_inputs, has_nan, require_comparable, require_equivalent, restore_module
 from corewise.accelerate.fast_kernels.winograd_convolution import use_winograd
 from corewise.accelerate.freeze import lstm_replacement
 from corewise.accelerate.freeze.captured_forward import CapturedForward, capture_parts
@@ -34,6 +34,7 @@ from corewise.accelerate.freeze.weight_folding import fold_norms, has_hooks, is_
 from corewise.accelerate.unsupported import Unsupported
 
 DTYPES = (torch.float32, torch.bfloat16)
+NOT_FASTER = "torch's own operators are as fast on this machine as prepared weights, for all layers of this module"
 # The key of a node's metadata under which the shape of its value is stored.
 SHAPE = "shape"
 _SUMS = (operator.add, operator.iadd, torch.add)
@@ -132,6 +133,7 @@ def prepare_network(
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16)
     with torch.no_grad(), autocast, restore_module(module):
         wanted = module(*copy_tensors(args), **copy_tensors(kwargs))
+    require_comparable(wanted)
     problems: List[Unsupported] = []
     for prepare in (_prepare_traced, _prepare_captured):
         try:
@@ -185,13 +187,16 @@ def _prepare_captured(
         forward = CapturedForward(tree.module, dtype, winograd)
         forward.plain_layers = tree.plain_layers
         try:
-            if forward.capture(args, kwargs) is None and tree.num_prepared:
+            graph = forward.capture(args, kwargs)
+            if graph is None and tree.num_prepared:
                 forward.captured_parts = capture_parts(tree.module, args, kwargs, dtype, winograd)
         except Exception as problem:
             message = str(problem).strip().splitlines() or [type(problem).__name__]
             raise Unsupported(f"freezing full: its code fails with prepared layers: {message[0]}") from problem
-    if not forward.num_prepared:
-        raise Unsupported(f"freezing full: {_explain_nothing_prepared(module)}")
+    # The graph alone saves the overhead of the module's code.
+    if not forward.num_prepared and not (graph is not None and tree.has_fast_layers):
+        reason = NOT_FASTER if tree.has_fast_layers else _explain_nothing_prepared(module)
+        raise Unsupported(f"freezing full: {reason}")
     vars(tree.module)["forward"] = forward
     vars(tree.module)["explain"] = forward.explain
     # Graphs hold weights that a conversion would miss.

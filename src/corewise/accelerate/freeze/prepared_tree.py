@@ -26,6 +26,8 @@ from corewise.accelerate.unsupported import Unsupported
 MAX_TIME_RATIO = 0.97
 # Pairs of calls that are compared, and the seconds after which no further pair starts.
 MIN_ROUNDS, MAX_ROUNDS, MAX_MEASURING_S = 3, 12, 0.03
+# Why a layer that could be prepared stays as it is.
+AS_FAST = "torch's operator is as fast"
 # The linear layer of GPT-2 in transformers, whose weight is transposed.
 _TRANSPOSED_LINEAR = ("transformers.pytorch_utils", "Conv1D")
 _READERS_OF_WEIGHTS = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
@@ -55,6 +57,11 @@ class PreparedTree:
         self._inputs = self._record_inputs(args, kwargs)
         self._replace_layers()
         self.num_prepared = sum(each is not None for each in self._made.values())
+
+    @property
+    def has_fast_layers(self) -> bool:
+        """Whether a layer could be prepared, but is as fast as it is."""
+        return AS_FAST in self.plain_layers.values()
 
     def _record_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Dict[int, Tensor]:
         """Run the copy on the example; return the first input of each layer that may be prepared."""
@@ -112,7 +119,7 @@ class PreparedTree:
             self.plain_layers[name] = "its input is neither a batch of rows nor of images in floating point"
             return None
         if not self._is_faster(layer, made, x):
-            self.plain_layers[name] = "torch's operator is as fast"
+            self.plain_layers[name] = AS_FAST
             return None
         return made
 
