@@ -96,6 +96,10 @@ class Case:
         return cls(factory, mode, int(batch), budget, *allow)
 
 
+class ScriptError(Exception):
+    """Raised with the output if a script fails."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a search claimed, and what the scripts gave; ratios are tuned over default."""
@@ -131,7 +135,12 @@ def run_case(case: Case, name: str, rounds: int, seconds: float) -> Outcome:
         best = answer["best"]["words"]
         if best == answer["default"]["words"]:
             return Outcome(name, answer["verdict"], best, elapsed_s, overrun, None, None, (), ())
-        rates = _run_scripts(case, answer, place, rounds, seconds)
+        try:
+            rates = _run_scripts(case, answer, place, rounds, seconds)
+        except ScriptError as problem:
+            return Outcome(
+                name, answer["verdict"], best, elapsed_s, overrun, answer["speedup"], None, (), (), str(problem)
+            )
         default, tuned = (rates[each] for each in ("default", "tuned"))
         ratio = statistics.median(tuned) / statistics.median(default)
         return Outcome(name, answer["verdict"], best, elapsed_s, overrun, answer["speedup"], ratio, default, tuned)
@@ -163,7 +172,7 @@ def _run_scripts(
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=place)
             found = re.findall(r"rate (\S+) samples/s", done.stdout)
             if done.returncode or not found:
-                sys.exit(f"{shlex.join(command)} failed:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+                raise ScriptError(f"{shlex.join(command)} failed: {done.stdout[-300:]}{done.stderr[-1500:]}")
             rates[name].append(sum(map(float, found)))
     return rates
 
