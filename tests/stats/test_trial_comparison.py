@@ -164,7 +164,7 @@ def test_a_rank_test_without_power_gives_no_number():
     result = compare_trials([1.0, 1.01, 0.99], [2.0, 2.01, 1.99])
     assert result.verdict == "slower"
     assert result.rank_p_value is None
-    # Readers of a verdict are not told about a test that was not made.
+    # Readers of a verdict get no note on a test that was not made.
     assert "rank" not in result.reason
 
 
