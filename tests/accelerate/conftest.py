@@ -48,3 +48,11 @@ def native(need: Callable[[bool, str], None]) -> None:
 
     problem = explain_missing_native()
     need(not problem, f"the C++ executor: {problem}")
+
+
+@pytest.fixture
+def prepare_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare layers and keep graphs whatever the clock says, so that no test depends on timing."""
+    monkeypatch.setattr("corewise.accelerate.freeze.prepared_tree.MAX_TIME_RATIO", 1e9)
+    monkeypatch.setattr("corewise.accelerate.freeze.captured_forward.MAX_TIME_RATIO", 1e9)
+    monkeypatch.setattr("corewise.accelerate.freeze.captured_graph.MAX_TIME_RATIO", 1e9)

@@ -28,6 +28,11 @@ def need_transformers(need: Callable[[bool, str], None]) -> None:
     need(importlib.util.find_spec("transformers") is not None, "transformers is not installed")
 
 
+@pytest.fixture(autouse=True)
+def ignore_times(prepare_all_layers: None) -> None:
+    """No test of this file depends on timing."""
+
+
 def build(name: str) -> tuple[Any, zoo_models.MakeInputs]:
     return zoo_models.list_models()[name]()
 
