@@ -169,7 +169,9 @@ def start_mpi(num_ranks, sizes, folder):
     out = folder / "mpi.json"
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-n", str(num_ranks), sys.executable, __file__]
-    subprocess.run([*command, "--mpi-rank", "--sizes", *map(str, sizes), "--out", str(out)], env=environment, check=True)
+    subprocess.run(
+        [*command, "--mpi-rank", "--sizes", *map(str, sizes), "--out", str(out)], env=environment, check=True
+    )
     return json.loads(out.read_text())
 
 

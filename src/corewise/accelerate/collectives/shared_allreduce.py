@@ -27,8 +27,11 @@ from corewise.accelerate.unsupported import Unsupported
 # The type codes of allreduce.cpp.
 TYPE_CODES: Dict[torch.dtype, int] = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 DEFAULT_TIMEOUT_S = 300.0
-# The slots of all ranks should fit into the last cache together, and a few chunks into a core's second cache.
-LARGEST_CHUNK_BYTES = int(os.environ.get('CWCHUNK','256')) << 10
+# The slots of all ranks should fit into the last cache together. With few ranks, chunks beyond 1 MiB gain nothing.
+RING_BYTES = 16 << 20
+LARGEST_CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 1 << 20, 64 << 10
+# The slots of each rank in allreduce.cpp.
+NUM_SLOTS = 4
 # Polls before a rank sleeps: about 100 µs if it has its core to itself.
 SPINS = 3000
 # The status codes of allreduce.cpp.
@@ -91,7 +94,7 @@ class SharedAllreduce:
 
     def _share_segment(self, group: Optional[Any]) -> None:
         num_local = len(self._node_ranks)
-        self._segment_bytes = int(self._library.corewise_segment_bytes(num_local, LARGEST_CHUNK_BYTES))
+        self._segment_bytes = int(self._library.corewise_segment_bytes(num_local, choose_chunk_bytes(num_local)))
         server, name, reason = None, "", ""
         if self._local_rank == 0:
             reason = explain_missing_memory(self._segment_bytes)
@@ -114,7 +117,7 @@ class SharedAllreduce:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._segment))
         numbers = (ctypes.c_int * len(pids))(*pids)
         self._handle = self._library.corewise_open(
-            address, self._local_rank, len(pids), LARGEST_CHUNK_BYTES, numbers, self._timeout_s
+            address, self._local_rank, len(pids), choose_chunk_bytes(len(pids)), numbers, self._timeout_s
         )
         if not self._handle:
             raise Unsupported(f"{len(pids)} ranks on one node are too many")
@@ -186,6 +189,12 @@ class SharedAllreduce:
             # The address of the mapping is exported for the lifetime of the ctypes object.
             with suppress(BufferError):
                 self._segment.close()
+
+
+def choose_chunk_bytes(num_ranks: int) -> int:
+    """Return the largest chunk with which the slots of this many ranks stay in the last cache."""
+    fitting = RING_BYTES // (num_ranks * NUM_SLOTS) // 4096 * 4096
+    return max(SMALLEST_CHUNK_BYTES, min(LARGEST_CHUNK_BYTES, fitting))
 
 
 def _gather(value: Any, group: Optional[Any]) -> List[Any]:
