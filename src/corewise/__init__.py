@@ -16,12 +16,16 @@ _PUBLIC = {
     "quantize": "corewise.accelerate.quantize.quantize_module",
     "report_progress": "corewise.progress",
 }
-__all__ = list(_PUBLIC)
+# Public modules, imported on first use for the same reason.
+_PUBLIC_MODULES = ("collectives",)
+__all__ = [*_PUBLIC, *_PUBLIC_MODULES]
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
+    if name in _PUBLIC_MODULES:
+        return import_module(f"corewise.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'corewise' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
