@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.slurm_cluster import CONTROLLER, SlurmCluster, need_slurm, run_slurm
 
 from corewise.store.store import Store
 from corewise.submit.job_log import JobLog
-from tests.slurm_cluster import CONTROLLER, SlurmCluster, need_slurm, run_slurm
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,8 @@ def check_records(store: Path, num_trials: int) -> None:
     """Every trial has exactly one record."""
     result = Store.open(store, create=False).read_records()
     assert Counter(record.status for record in result.records) == {"ok": num_trials}
-    assert not result.duplicates and not result.damage
+    assert not result.duplicates
+    assert not result.damage
 
 
 def test_a_submitted_study_leaves_its_records(slurm: SlurmCluster, tmp_path: Path) -> None:

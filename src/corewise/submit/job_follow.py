@@ -83,7 +83,7 @@ class JobFollower:
 
     def _read_one(self, job: Job, done: set[str]) -> JobProgress:
         report = read_report(self.store.path, job.name)
-        if report is None or not report.trial_ids and report.phase != ENDED:
+        if report is None or (not report.trial_ids and report.phase != ENDED):
             return JobProgress(job, report)
         num_done = sum(each in done for each in report.trial_ids)
         if report.phase == ENDED and job.is_open:

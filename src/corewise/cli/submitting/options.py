@@ -11,7 +11,7 @@ SLURM, LOCAL = "slurm", "local"
 _PANEL = "Clusters"
 
 
-def _option(*names: str, **settings: str) -> Any:
+def _option(*names: str, **settings: Any) -> Any:
     return Option(*names, rich_help_panel=_PANEL, **settings)
 
 

@@ -117,8 +117,8 @@ def print_scripts(
     try:
         problems = list_size_problems(requests)
         check_store_path(store, allow_local=requests[0].site.allow_local_store)
-    except UserError as problem:
-        problems = [str(problem)]
+    except UserError as refusal:
+        problems = [str(refusal)]
     for each in requests:
         print(build_batch_script(each))
     for problem in problems:
@@ -160,11 +160,7 @@ def _settle_old_jobs(follower: "JobFollower") -> None:
 
 
 def _follow(
-    follower: "JobFollower",
-    jobs: list["Job"],
-    requests: "dict[str, JobRequest]",
-    store: "Store",
-    quiet: bool,
+    follower: "JobFollower", jobs: list["Job"], requests: "dict[str, JobRequest]", store: "Store", quiet: bool
 ) -> int:
     from corewise.submit.job_follow import RESUME, decide_follow_up
     from corewise.submit.submission import build_job_name, submit_requests
