@@ -36,6 +36,7 @@ ALLOWED_IMPORTS = {
     "explain": {"measured", "machine", "study", "store", "launch", "run", "analysis", "report"},
     "tuning": {"measured", "machine", "study", "stats", "store", "launch", "run", "analysis", "report"},
     "bundle": {"study", "store", "machine"},
+    "submit": {"measured", "study", "store", "run"},
 }
 # Inside the measured side: what is computed does not know with what.
 MEASURED_IMPORTS = {

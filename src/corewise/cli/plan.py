@@ -18,6 +18,16 @@ from corewise.cli.common_options import (
     StudyArgument,
     TrustEnvironmentOption,
 )
+from corewise.cli.submitting.options import (
+    AccountOption,
+    ConstraintOption,
+    NodesOption,
+    OnOption,
+    PartitionOption,
+    SiteOption,
+    TimeOption,
+    gather_options,
+)
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,6 +81,13 @@ def plan(
     ] = False,
     trust_environment: TrustEnvironmentOption = False,
     as_json: JsonOption = False,
+    on: OnOption = None,
+    nodes: NodesOption = None,
+    partition: PartitionOption = None,
+    time_limit: TimeOption = None,
+    account: AccountOption = None,
+    constraint: ConstraintOption = None,
+    site: SiteOption = None,
 ) -> None:
     """List the trials of a study, the skipped points with reasons, and the estimated time. Runs nothing.
 
@@ -86,10 +103,20 @@ def plan(
       corewise plan my.yaml --write trials/   (then run any printed command by hand)
 
       corewise plan container.yaml --probe   (runs its `prefix:` and `python:` to read versions)
+
+      corewise plan hybrid --on slurm --partition cpu --nodes 1,2 --time 30m   (prints the batch scripts)
     """
     from corewise.run.plan import plan_study
     from corewise.study.study import load_study
 
+    options = gather_options(on, nodes, partition, time_limit, account, constraint, site)
+    if options is not None:
+        from corewise.cli.submitting.run_arguments import build_run_arguments
+        from corewise.cli.submitting.submit_study import print_scripts
+
+        arguments = build_run_arguments(study, overrides, trust_environment, retry_failed=False)
+        print_scripts(study, overrides or [], arguments, store, options)
+        return
     made = plan_study(load_study(study, overrides or []), probe=probe, trust_environment=trust_environment)
     shown = _prepare_plan(made, store, str(write or "TRIALS"))
     if write is not None:

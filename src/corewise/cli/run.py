@@ -23,6 +23,19 @@ from corewise.cli.common_options import (
 from corewise.cli.exit_codes import SOME_FAILED
 from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
+from corewise.cli.submitting.options import (
+    AccountOption,
+    ConstraintOption,
+    DetachOption,
+    JobOption,
+    NodesOption,
+    OnOption,
+    PartitionOption,
+    SiteOption,
+    StopAtOption,
+    TimeOption,
+    gather_options,
+)
 from corewise.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,6 +58,16 @@ def run(
     trust_environment: TrustEnvironmentOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    on: OnOption = None,
+    nodes: NodesOption = None,
+    partition: PartitionOption = None,
+    time_limit: TimeOption = None,
+    account: AccountOption = None,
+    constraint: ConstraintOption = None,
+    site: SiteOption = None,
+    detach: DetachOption = False,
+    stop_at: StopAtOption = None,
+    job: JobOption = None,
 ) -> None:
     """Run a study and store its records; resume where an earlier run stopped.
 
@@ -62,9 +85,13 @@ def run(
       corewise run my.yaml --store results --json
 
       corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
+
+      corewise run hybrid --store results --on slurm --partition cpu --nodes 1,2 --time 30m
     """
     from corewise.cli.render.load_warning import LoadWarner
     from corewise.cli.render.run_progress import make_observer
+    from corewise.cli.submitting.job_limits import JobLimits
+    from corewise.cli.submitting.run_arguments import build_run_arguments
     from corewise.run.identity.legacy_identity import keep_old_ids
     from corewise.run.plan import plan_study
     from corewise.run.study_runner import StudyRun
@@ -73,6 +100,13 @@ def run(
     from corewise.study.environment_trust import describe_accepted
     from corewise.study.study import load_study
 
+    options = gather_options(on, nodes, partition, time_limit, account, constraint, site)
+    if options is not None:
+        from corewise.cli.submitting.submit_study import submit_study
+
+        arguments = build_run_arguments(study, overrides, trust_environment, retry_failed)
+        raise typer.Exit(submit_study(study, overrides or [], arguments, store, options, detach=detach, quiet=quiet))
+    limits = JobLimits(store, job, stop_at)
     if report or output:
         require_chart_packages("--report and -o")
     made = plan_study(load_study(study, overrides or []), trust_environment=trust_environment)
@@ -87,12 +121,16 @@ def run(
     _require_folder(page)
     with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as updated:
         observer = updated if quiet else LoadWarner(updated, made.host.allocation.cpus)
-        study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed)
+        observer = limits.observe(observer)
+        study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed, stop_at=limits.stop_at)
         for damage in describe_damage(study_run.damage):
             print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)
         try:
-            outcome = study_run.execute()
+            outcome = limits.execute(study_run)
         except KeyboardInterrupt:
+            if limits.is_out_of_time:
+                print(f"\ncorewise: stopped at the time of --stop-at. Results are in {store}.", file=sys.stderr)
+                raise typer.Exit(0) from None
             print(
                 f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
             )

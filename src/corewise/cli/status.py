@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from corewise.cli.common_options import DEFAULT_STORE, JsonOption, StoreOption
 
@@ -19,24 +21,39 @@ _MAX_DAMAGE = 10
 _STYLES = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 
-def status(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
-    """Show how many trials are done or running, which processes use the store, and any damage.
+def status(
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the progress of jobs until they end.")] = False,
+) -> None:
+    """Show how many trials are done or running, which processes and jobs use the store, and any damage.
 
     Examples:
 
       corewise status --store results
 
       corewise status --json | jq .num_failed
+
+      corewise status --store results --follow   (after `corewise run … --on slurm --detach`)
     """
     from corewise.cli.render.console import make_console, show_status
     from corewise.store.store import Store
 
+    if follow:
+        _follow_jobs(Store.open(store, create=False))
     with show_status("reading"):
         state = read_state(Store.open(store, create=False))
     if as_json:
         print(json.dumps(state.to_json(), indent=2))
         return
     _draw_state(make_console(), state)
+
+
+def _follow_jobs(store: "Store") -> None:
+    from corewise.cli.submitting.submit_study import follow_jobs
+    from corewise.submit.site_file import load_site
+
+    follow_jobs(store, load_site(None).query_every_s, lambda text: print(text, flush=True))
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,8 @@ class StoreState:
     num_late: int
     last_finished_at: str
     damage: tuple[Mapping[str, Any], ...]
+    # Jobs that were submitted for this store, with the last state that was noticed.
+    jobs: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, counts first."""
@@ -83,6 +102,7 @@ def read_state(store: "Store") -> StoreState:
     """Read the current state of a store."""
     from corewise.store.brief_records import extract_outline
     from corewise.store.leases import TRIAL_LEASE, list_holders, read_clock_s
+    from corewise.submit.job_log import JobLog
 
     result = store.read_records(extract_outline)
     finished = {record.trial_id for record in result.records}
@@ -119,6 +139,7 @@ def read_state(store: "Store") -> StoreState:
         damage=tuple(
             {"file": str(d.file), "line": d.line, "offset": d.offset, "reason": d.reason} for d in result.damage
         ),
+        jobs=tuple({**asdict(job), "text": job.describe()} for job in JobLog(store.path).read_jobs()),
     )
 
 
@@ -142,6 +163,8 @@ def _draw_state(console: "Console", state: StoreState) -> None:
             shown = ", ".join(clean_text(each)[:8] for each in ids[:6]) + (", …" if len(ids) > 6 else "")
             console.print(Text(f"{title} {len(ids)}: {shown}{note}", style="cyan"))
     _draw_holders(console, state.holders)
+    for job in state.jobs:
+        console.print(Text(clean_text(str(job["text"])), style="dim" if job["ended_at"] else "cyan"))
     if state.num_duplicates:
         times = "1 trial was" if state.num_duplicates == 1 else f"{state.num_duplicates} trials were"
         console.print(Text(f"{times} recorded more than once; only one record of each counts"))

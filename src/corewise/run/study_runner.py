@@ -92,6 +92,7 @@ class StudyRun:
         retry_failed: bool = False,
         pool: ParentPool | None = None,
         deadline: float | None = None,
+        stop_at: float | None = None,
         prepare_trial: Callable[[Trial], Trial] = lambda trial: trial,
     ) -> None:
         """Prepare a run.
@@ -100,10 +101,13 @@ class StudyRun:
             pool: Warm parents to use, which the caller closes.
             deadline: On the monotonic clock. No run starts that would probably end later. A trial with fewer
                 runs than MIN_RUNS_AT_DEADLINE then leaves no record, and a later call resumes it.
+            stop_at: On the monotonic clock. No run starts that would probably end later, and the caller interrupts
+                one that lasts longer. Trials that need more runs leave no record, and a later call resumes them.
             prepare_trial: Adds to a trial what makes its runs start faster; files of trials do not contain it.
         """
         self.plan, self.store, self.observer = plan, store, observer
         self._pool, self._deadline, self._prepare_trial = pool, deadline, prepare_trial
+        self._stop_at, self._num_own_runs = stop_at, 0
         self._planned_ids = {t.trial_id for t in plan.trials}
         self._own_failures: set[str] = set()
         recorded_ids = store.read_done_ids()
@@ -214,6 +218,8 @@ class StudyRun:
                     "wait until that process ends, then run the same command again to resume"
                 )
             if not active:
+                if self._stop_at is not None and time.monotonic() > self._stop_at:
+                    return
                 active.update(self._claim(waiting, beating))
                 pool.warm(each.trial for each in active.values() if not is_settled(each))
             if not active:
@@ -298,6 +304,8 @@ class StudyRun:
             LeaseLost: if another process took over the trial; a complete result is recorded as late.
         """
         trial = progress.trial
+        if self._must_stop_before(progress) and not is_settled(progress):
+            return True
         is_late = self._is_late(progress)
         if not is_late:
             self._run_if_needed(progress, pool, seconds_left)
@@ -324,6 +332,7 @@ class StudyRun:
             run = self._run_once(trial, index, pool, progress.lease)
             _require_lease(progress)
             progress.run_s.append(time.monotonic() - began)
+            self._num_own_runs += 1
             self._save_run(progress, run, index)
             self.observer.report_run_end(trial, run, seconds_left())
 
@@ -331,6 +340,14 @@ class StudyRun:
         """Return whether another run of the trial would probably end after the deadline."""
         expected_s = statistics.fmean(progress.run_s) if progress.run_s else 0.0
         return self._deadline is not None and time.monotonic() + expected_s > self._deadline
+
+    def _must_stop_before(self, progress: TrialProgress) -> bool:
+        """Return whether another run of the trial would probably end after the time to stop."""
+        if self._stop_at is None:
+            return False
+        expected_s = statistics.fmean(progress.run_s) if progress.run_s else estimate_run_s(progress.trial)
+        # Estimates before the first run are rough. The first run starts in any case, so that every job advances.
+        return time.monotonic() + (expected_s if self._num_own_runs else 0.0) > self._stop_at
 
     def _limit_time(self, trial: Trial) -> Trial:
         """Return the trial with a time limit that ends soon after the deadline."""

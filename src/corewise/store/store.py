@@ -30,7 +30,7 @@ from corewise.study.record import RECORD_SCHEMA, STATUSES, Record, UnreadableRec
 STORE_SCHEMA = 1
 MARKER = "corewise-store.json"
 _MAX_MARKER_BYTES = 2**16
-_PARTS = {"records", "work", "leases", "trials", "logs"}
+_PARTS = {"records", "work", "leases", "trials", "logs", "jobs"}
 _TRIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # The beginning of a record of this version. A sealed line that matches is readable.
 _HEAD = re.compile(

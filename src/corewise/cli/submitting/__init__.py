@@ -1,0 +1,1 @@
+"""The part of the command line that submits jobs and follows them."""
