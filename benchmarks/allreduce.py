@@ -151,7 +151,7 @@ def start_torch(num_ranks, sizes, folder):
     out = folder / "torch.json"
     base = [sys.executable, __file__, "--sizes", *map(str, sizes), "--out", str(out), "--store", str(folder / "store")]
     ranks = [subprocess.Popen([*base, "--torch-rank", str(rank), str(num_ranks)]) for rank in range(num_ranks)]
-    if any([rank.wait() for rank in ranks]):
+    if any(rank.wait() for rank in ranks):
         raise SystemExit("a rank failed; its message is above")
     (folder / "store").unlink(missing_ok=True)
     return json.loads(out.read_text())
@@ -247,6 +247,7 @@ def main():
             print_row(row)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1))
+    return None
 
 
 if __name__ == "__main__":

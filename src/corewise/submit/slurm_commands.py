@@ -126,7 +126,9 @@ def read_partition(name: str) -> PartitionLimits | None:
     entries = [parse_partition(line) for line in done.stdout.splitlines() if line.strip()]
     if name:
         return entries[0] if entries else None
-    return next((each for each, line in zip(entries, done.stdout.splitlines()) if "Default=YES" in line), None)
+    return next(
+        (each for each, line in zip(entries, done.stdout.splitlines(), strict=False) if "Default=YES" in line), None
+    )
 
 
 def parse_partition(line: str) -> PartitionLimits:

@@ -46,22 +46,26 @@ def test_sums_are_right_and_have_the_same_bits_on_all_ranks(num_ranks: int, tmp_
 def test_sums_over_nodes_are_right_on_all_ranks(tmp_path: Path) -> None:
     results = run_ranks("sum_over_nodes", 3, tmp_path)
     assert all(row[2] for row in results[0])
-    assert results[1] == results[0] and results[2] == results[0]
+    assert results[1] == results[0]
+    assert results[2] == results[0]
 
 
 def test_gradients_equal_those_over_gloo(tmp_path: Path) -> None:
     results = run_ranks("compare_gradients", 2, tmp_path)
     assert len(results) == 2
     for result in results.values():
-        assert result["backend"] == "shared" and result["communicates"]
+        assert result["backend"] == "shared"
+        assert result["communicates"]
         assert "2 ranks" in result["explain"]
-        assert len(result["close"]) >= 16 and all(result["close"])
+        assert len(result["close"]) >= 16
+        assert all(result["close"])
 
 
 def test_a_transformer_trains_to_the_same_weights_on_all_ranks(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     results = run_ranks("train_transformer", 2, tmp_path)
-    assert results[0][0] == "shared" and results[0] == results[1]
+    assert results[0][0] == "shared"
+    assert results[0] == results[1]
 
 
 def test_a_killed_rank_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -75,7 +79,8 @@ def test_a_killed_rank_is_named_and_leaves_nothing_behind(tmp_path: Path) -> Non
 
 def test_a_rank_that_is_killed_before_the_backward_pass_is_named(tmp_path: Path) -> None:
     backend, text = run_ranks("lose_rank_in_backward", 2, tmp_path)[0]
-    assert backend == "shared" and "rank 1 ended" in text
+    assert backend == "shared"
+    assert "rank 1 ended" in text
 
 
 def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
@@ -92,7 +97,9 @@ def test_different_sizes_are_refused(tmp_path: Path) -> None:
 
 def test_unsupported_types_stay_on_gloo_with_a_reason(tmp_path: Path) -> None:
     for backend, reason, explanation in run_ranks("fall_back", 2, tmp_path).values():
-        assert backend == "gloo" and "float16" in reason and reason in explanation
+        assert backend == "gloo"
+        assert "float16" in reason
+        assert reason in explanation
 
 
 def test_a_model_without_ddp_is_refused() -> None:
