@@ -17,11 +17,15 @@ _PUBLIC = {
     "report_progress": "corewise.progress",
 }
 __all__ = list(_PUBLIC)
+# Packages that are reached as attributes, for example `corewise.cluster.resolve()`.
+_SUBPACKAGES = ("cluster",)
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
+    if name in _SUBPACKAGES:
+        return import_module(f"corewise.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'corewise' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
