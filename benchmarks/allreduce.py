@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 SOURCES = str(Path(__file__).resolve().parent.parent / "src")
@@ -122,8 +123,8 @@ def run_torch_rank(rank, num_ranks, sizes, store, out):
         reducer.allreduce(flag.zero_())
 
     methods = {
-        "gloo": lambda buffer: lambda tensor=torch.from_numpy(buffer): dist.all_reduce(tensor),
-        "shared": lambda buffer: lambda tensor=torch.from_numpy(buffer): reducer.allreduce(tensor),
+        "gloo": lambda buffer: partial(dist.all_reduce, torch.from_numpy(buffer)),
+        "shared": lambda buffer: partial(reducer.allreduce, torch.from_numpy(buffer)),
     }
     times = run_sizes(rank, num_ranks, sizes, methods, wait_for_all)
     triad = measure_triad(load_library(), wait_for_all)

@@ -23,13 +23,14 @@ LEAVES = {
     "trusted_paths",
 }
 ALLOWED_IMPORTS = {
+    "cluster": set(),
     "accelerate": set(),
     "measured": {"accelerate"},
     "stats": set(),
-    "machine": {"measured"},
+    "machine": {"measured", "cluster"},
     "study": {"measured", "machine"},
     "store": {"measured", "study", "stats"},
-    "launch": {"accelerate", "measured", "machine", "study"},
+    "launch": {"accelerate", "measured", "machine", "study", "cluster"},
     "run": {"accelerate", "measured", "machine", "study", "stats", "store", "launch"},
     "analysis": {"measured", "machine", "study", "stats", "store"},
     "report": {"measured", "machine", "study", "stats", "store", "analysis"},

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corewise.machine.slurm import expand_counts, expand_hostlist, read_grant
+from corewise.cluster.hostlist import expand_counts, expand_hostlist
+from corewise.machine.slurm import read_grant
 
 JOB = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "8(x2),4"}
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from corewise.cli.launching import options
 from corewise.cli.process.interrupts import compute_exit_code
 from corewise.errors import UserError, suggest_nearest
 from corewise.study.axes import AXES
+
+if TYPE_CHECKING:
+    from corewise.cli.launching.settings import LaunchRequest
 
 
 def launch(
@@ -31,6 +34,10 @@ def launch(
     keep_env: options.KeepEnv = False,
     rendezvous: options.Rendezvous = None,
     master_port: options.MasterPort = 0,
+    nodes: options.Nodes = None,
+    launcher: options.Launcher = "",
+    hostfile: options.Hostfile = None,
+    node_of: options.NodeOf = "",
     config: options.Config = None,
     adapt: options.Adapt = False,
     trust_environment: options.TrustEnvironment = False,
@@ -61,9 +68,12 @@ def launch(
       corewise launch --processes 8 --threads 2 --replicas --log-dir logs -- ./serve --port 80
 
       corewise launch --processes 2 --dry-run -- python train.py
+
+      corewise launch --nodes 4 --processes 2 -- python train.py
+
+      corewise launch --nodes 2 --hostfile hosts --launcher mpirun -- python train.py
     """
     from corewise.cli.launching.settings import LaunchRequest
-    from corewise.cli.launching.start import start_launch
     from corewise.launch.supervision.front_process import print_message
     from corewise.launch.supervision.rank_start import StartError
     from corewise.study.durations import parse_duration_s
@@ -83,32 +93,46 @@ def launch(
         "huge_pages": huge_pages,
     }
     try:
-        code = start_launch(
-            LaunchRequest(
-                params=_check_choices(params),
-                command=_require_command(command),
-                environment=_parse_assignments(env or ()),
-                config=config,
-                adapt=adapt,
-                trust_environment=trust_environment,
-                rendezvous=rendezvous,
-                master_port=master_port,
-                keep_env=keep_env,
-                prefix=not no_prefix,
-                log_dir=_parse_folder(log_dir),
-                grace_s=parse_duration_s(grace, "--grace", allow_zero=True),
-                verify=verify,
-                json=json,
-                dry_run=dry_run,
-                quiet=quiet,
-            )
+        request = LaunchRequest(
+            params=_check_choices(params),
+            command=_require_command(command),
+            environment=_parse_assignments(env or ()),
+            config=config,
+            adapt=adapt,
+            trust_environment=trust_environment,
+            rendezvous=rendezvous,
+            master_port=master_port,
+            keep_env=keep_env,
+            prefix=not no_prefix,
+            log_dir=_parse_folder(log_dir),
+            grace_s=parse_duration_s(grace, "--grace", allow_zero=True),
+            verify=verify,
+            json=json,
+            dry_run=dry_run,
+            quiet=quiet,
+            num_nodes=nodes,
+            launcher=launcher,
+            hostfile=hostfile,
+            node_of=node_of,
         )
+        code = _start(request)
     except StartError as problem:
         print_message(str(problem))
         code = problem.code
     except KeyboardInterrupt:
         code = compute_exit_code()
     raise typer.Exit(code)
+
+
+def _start(request: "LaunchRequest") -> int:
+    """Start the launch on this machine, or on several nodes."""
+    if request.num_nodes is None and not request.launcher and request.hostfile is None:
+        from corewise.cli.launching.start import start_launch
+
+        return start_launch(request)
+    from corewise.cli.launching.nodes import start_on_nodes
+
+    return start_on_nodes(request)
 
 
 def _check_choices(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,9 @@ class _RankObservation:
 class PinningVerifier:
     """Observes, repeatedly, all threads of the ranks and of the processes that they started."""
 
-    def __init__(self, allowed: Sequence[Sequence[int]]) -> None:
+    def __init__(self, allowed: Sequence[Sequence[int]], first_rank: int = 0) -> None:
+        # Ranks are counted from 0 here; the proof names them by their global rank.
+        self._first_rank = first_rank
         self._allowed = [frozenset(cpus) for cpus in allowed]
         self._all_allowed = frozenset().union(*self._allowed)
         self._seen: dict[int | None, _RankObservation] = {rank: _RankObservation() for rank in range(len(allowed))}
@@ -148,7 +150,7 @@ class PinningVerifier:
             if self._is_outside(mask, rank)
         ]
         return RankPinning(
-            rank=rank,
+            rank=None if rank is None else self._first_rank + rank,
             cpus=tuple(sorted(cpus)),
             num_processes=len(seen.processes),
             num_threads=len(seen.threads),

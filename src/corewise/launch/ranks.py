@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corewise.launch.environment import build_trial_environment, is_controlled, strip_controlled_variables
-from corewise.launch.rendezvous import build_rendezvous_variables
+from corewise.launch.rendezvous import ONE_NODE, NodeShare, build_rendezvous_variables
 from corewise.launch.worker_commands import format_shell_line
 from corewise.machine.machine_model import Topology
 from corewise.machine.placement import place_ranks
@@ -110,6 +110,7 @@ def plan_ranks(
     port: int | None = None,
     keep_env: bool = False,
     unbuffered: bool = False,
+    node: NodeShare = ONE_NODE,
 ) -> tuple[RankStart, ...]:
     """Plan every rank of a launch.
 
@@ -118,6 +119,7 @@ def plan_ranks(
         port: The rendezvous port of the ranks, None for independent processes.
         keep_env: Whether variables of the user override those of the trial.
         unbuffered: Whether Python ranks print line by line, unless the user has set PYTHONUNBUFFERED.
+        node: The node that these ranks run on; ranks are numbered over all nodes.
     """
     placements = place_trial_ranks(context.topology, context.cpus, params)
     asked_for = dict(extra or {})
@@ -126,10 +128,13 @@ def plan_ranks(
         common["PYTHONUNBUFFERED"] = "1"
     inherited = dict(context.env) if keep_env else strip_controlled_variables(context.env)
     starts = []
-    for rank, placement in enumerate(placements):
-        own = {**common, **_build_place_variables(params, placement), **_build_rank_variables(rank, len(placements))}
+    num_local = len(placements)
+    for local_rank, placement in enumerate(placements):
+        rank = node.node_rank * num_local + local_rank
+        rank_variables = _build_rank_variables(rank, node.num_nodes * num_local)
+        own = {**common, **_build_place_variables(params, placement), **rank_variables}
         if port is not None:
-            own.update(build_rendezvous_variables(rank, len(placements), port))
+            own.update(build_rendezvous_variables(local_rank, num_local, port, node))
         if keep_env:
             own = _drop_user_variables(own, context.env)
         own.update(asked_for)

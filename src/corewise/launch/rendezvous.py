@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,12 +27,41 @@ RENDEZVOUS_NAMES = (
 )
 
 
-def build_rendezvous_variables(rank: int, num_ranks: int, port: int) -> dict[str, str]:
-    """Build the variables that code written for torchrun reads, for one node."""
-    rank_numbers = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
-    rank_counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(num_ranks))
-    address = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(port)}
-    return {**rank_numbers, **rank_counts, **address, **_SINGLE_GROUP_VARIABLES}
+@dataclass(frozen=True)
+class NodeShare:
+    """The part of a launch that runs on one node. Every node has the same number of ranks.
+
+    Attributes:
+        hosts: The hosts in the order of the node ranks; empty for a launch on one node.
+        address: The address of rank 0, as every node reaches it.
+    """
+
+    node_rank: int = 0
+    num_nodes: int = 1
+    address: str = ADDRESS
+    hosts: tuple[str, ...] = ()
+
+
+ONE_NODE = NodeShare()
+
+
+def build_rendezvous_variables(
+    local_rank: int, num_local: int, port: int, node: NodeShare = ONE_NODE
+) -> dict[str, str]:
+    """Build the variables that code written for torchrun reads."""
+    rank, num_ranks = node.node_rank * num_local + local_rank, node.num_nodes * num_local
+    variables = {
+        **dict.fromkeys(("RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(num_ranks)),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(num_local),
+        "MASTER_ADDR": node.address,
+        "MASTER_PORT": str(port),
+        **_SINGLE_GROUP_VARIABLES,
+        "GROUP_RANK": str(node.node_rank),
+        "GROUP_WORLD_SIZE": str(node.num_nodes),
+    }
+    return {**variables, "COREWISE_HOSTS": ",".join(node.hosts)} if node.hosts else variables
 
 
 def has_rendezvous(env: Mapping[str, str]) -> bool:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from corewise.machine.slurm import expand_counts, read_grant
+from corewise.cluster.hostlist import expand_counts
+from corewise.machine.slurm import read_grant
 from corewise.measured.sysfs import to_int
 
 

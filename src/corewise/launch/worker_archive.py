@@ -20,7 +20,7 @@ MEASURED_FILES = (
     *("__init__.py", "cache_folder.py", "owned_files.py", "process_control.py", "shared_cores.py"),
     "trusted_paths.py",
 )
-MEASURED_FOLDERS = ("measured", "accelerate")
+MEASURED_FOLDERS = ("measured", "accelerate", "cluster")
 # C++ sources are compiled on the node.
 COMPILED_PATTERNS = ("*.cpp", "*.h")
 # Problem sets that a study selects by name.

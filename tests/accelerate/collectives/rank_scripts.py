@@ -1,4 +1,4 @@
-"""What a rank of the tests runs: `python rank_scripts.py CASE RANK NUM_RANKS FOLDER`; results go to FOLDER/RANK.json."""
+"""What a rank of the tests runs: `python rank_scripts.py CASE RANK NUM_RANKS FOLDER`, result in FOLDER/RANK.json."""
 
 import hashlib
 import json

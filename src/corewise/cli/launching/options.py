@@ -11,6 +11,7 @@ from corewise.study.axes import AXES
 
 _place = partial(typer.Option, rich_help_panel="Placement")
 _prepare = partial(typer.Option, rich_help_panel="Environment of the processes")
+_spread = partial(typer.Option, rich_help_panel="Several nodes")
 _configure = partial(typer.Option, rich_help_panel="Settings from a file")
 _output = partial(typer.Option, rich_help_panel="Output and termination")
 
@@ -74,6 +75,23 @@ MasterPort = Annotated[
         help="Port of the rendezvous; default: a free port, held until the processes use it.",
     ),
 ]
+Nodes = Annotated[
+    int | None, _spread("--nodes", metavar="N", help="Nodes; --processes and --threads then count for each node.")
+]
+Launcher = Annotated[
+    str,
+    _spread(
+        "--launcher",
+        metavar="NAME",
+        show_default=False,
+        help="srun | mpirun | openmpi | mpich | torchrun | local; default: mpirun with --hostfile, else srun.",
+    ),
+]
+Hostfile = Annotated[
+    Path | None,
+    _spread("--hostfile", metavar="FILE", help="Hosts, one a line; a host with slots=2 stands for two nodes."),
+]
+NodeOf = Annotated[str, typer.Option("--node-of", hidden=True)]
 Config = Annotated[
     Path | None,
     _configure("--config", metavar="FILE", help="Settings written by `corewise tune`; other options override them."),

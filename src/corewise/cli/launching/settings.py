@@ -42,6 +42,12 @@ class LaunchRequest:
     json: Path | None
     dry_run: bool
     quiet: bool
+    # None: a launch on this machine, or inside a node of a launch.
+    num_nodes: int | None = None
+    launcher: str = ""
+    hostfile: Path | None = None
+    # Set by a launch on several nodes for the process of each node: address of rank 0 and hosts.
+    node_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from corewise.cli.launching.settings import LaunchRequest, LaunchSettings, resol
 from corewise.errors import UserError
 from corewise.launch.launch_outcome import LaunchPolicy
 from corewise.launch.ranks import LaunchContext, RankStart, find_changed_variables, format_start_line, plan_ranks
-from corewise.launch.rendezvous import has_rendezvous, reserve_port
+from corewise.launch.rendezvous import ONE_NODE, NodeShare, has_rendezvous, reserve_port
 from corewise.launch.slurm_advice import list_slurm_notes
 from corewise.launch.supervision.front_process import SignalSetup, print_message, run_guarded
 from corewise.launch.supervision.rank_logs import build_log_path, move_old_logs
@@ -38,6 +38,12 @@ PLACEMENT_REMEDIES = {
 
 def start_launch(request: LaunchRequest) -> int:
     """Run the command as requested and return the exit code of the launch."""
+    node = ONE_NODE
+    if request.node_of:
+        # Only the process of a node pays for this import.
+        from corewise.cli.launching.node_process import prepare_node
+
+        request, node = prepare_node(request)
     topology = read_topology()
     allocation = read_allocation(topology)
     program = find_program(request.command[0], os.environ.get("PATH", os.defpath))
@@ -51,22 +57,25 @@ def start_launch(request: LaunchRequest) -> int:
         allocation=allocation.cpus,
     )
     with ExitStack() as stack:
-        port = _hold_port(request, settings, stack)
-        starts = _plan_starts(request, settings, around, port, manner, allocation)
+        port = _hold_port(request, settings, stack, node)
+        starts = _plan_starts(request, settings, around, port, manner, allocation, node)
         if settings.environment_note:
             print_message(settings.environment_note)
         if request.dry_run:
             # Byte for byte, whatever the encoding.
             sys.stdout.buffer.writelines(os.fsencode(f"{format_start_line(start, around.env)}\n") for start in starts)
             return 0
-        notes = [*settings.notes, *_prepare_files(request, len(starts))]
+        notes = [*settings.notes, *_prepare_files(request, [start.rank for start in starts])]
         cores_note = describe_core_classes(topology, around.cpus, [start.placement for start in starts])
         notes += [cores_note] if cores_note else []
-        notes += list_slurm_notes(
-            around.env, read_hostname(), num_cpus=len(around.cpus), has_rendezvous=port is not None
-        )
+        # The nodes of a launch are joined on purpose.
+        if not request.node_of:
+            notes += list_slurm_notes(
+                around.env, read_hostname(), num_cpus=len(around.cpus), has_rendezvous=port is not None
+            )
         notes += describe_overrides(find_changed_variables(starts[0], around.env), request.environment)
-        if not request.quiet:
+        # Every node would repeat the notes of the first one.
+        if not request.quiet and node.node_rank == 0:
             for note in notes:
                 print_message(note)
         on_terminal = len(starts) == 1 and os.isatty(0)
@@ -80,7 +89,9 @@ def start_launch(request: LaunchRequest) -> int:
             raise build_start_error(0, problem) from None
 
 
-def _hold_port(request: LaunchRequest, settings: LaunchSettings, stack: ExitStack) -> int | None:
+def _hold_port(
+    request: LaunchRequest, settings: LaunchSettings, stack: ExitStack, node: NodeShare = ONE_NODE
+) -> int | None:
     """Hold the port of the rendezvous for the ranks; None if they need none."""
     wanted = request.rendezvous
     if wanted is None:
@@ -91,6 +102,9 @@ def _hold_port(request: LaunchRequest, settings: LaunchSettings, stack: ExitStac
         wanted = asked and not placed and not settings.independent
     if not wanted:
         return None
+    # Rank 0 opens the port on the first node.
+    if node.node_rank > 0:
+        return request.master_port
     try:
         return stack.enter_context(reserve_port(request.master_port))
     except (OSError, OverflowError) as problem:
@@ -104,6 +118,7 @@ def _plan_starts(
     port: int | None,
     manner: LaunchPolicy,
     allocation: Allocation,
+    node: NodeShare = ONE_NODE,
 ) -> tuple[RankStart, ...]:
     num_processes = int(settings.params["processes"])
     try:
@@ -115,6 +130,7 @@ def _plan_starts(
             port=port,
             keep_env=request.keep_env,
             unbuffered=manner.uses_relay(num_processes),
+            node=node,
         )
     except PlacementError as problem:
         limits = "".join(f"\n  {limit.detail}" for limit in allocation.limits if limit.source != "memory")
@@ -124,7 +140,7 @@ def _plan_starts(
         ) from None
 
 
-def _prepare_files(request: LaunchRequest, num_ranks: int) -> list[str]:
+def _prepare_files(request: LaunchRequest, ranks: Sequence[int]) -> list[str]:
     """Check before the start that all files can be written; return notes on older logs that were moved."""
     notes = []
     if request.json is not None and not can_write_outcome(request.json):
@@ -133,7 +149,7 @@ def _prepare_files(request: LaunchRequest, num_ranks: int) -> list[str]:
         try:
             request.log_dir.mkdir(parents=True, exist_ok=True)
             aside = move_old_logs(request.log_dir)
-            for rank in range(num_ranks):
+            for rank in ranks:
                 build_log_path(request.log_dir, rank).open("ab").close()
         except OSError as problem:
             raise UserError(f"--log-dir {request.log_dir}: {problem.strerror}; choose another") from None
@@ -156,6 +172,8 @@ def _supervise(
     except StartError as problem:
         print_message(str(problem))
         return problem.code
+    if request.node_of and outcome.end_signal and outcome.first_failed is None:
+        return SOME_FAILED
     for line in describe_outcome(outcome, manner, quiet=request.quiet):
         print_message(line)
     if request.json is not None:

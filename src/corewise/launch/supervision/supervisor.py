@@ -141,7 +141,8 @@ class _Supervisor:
         from corewise.launch.pinning_proof import PinningVerifier
 
         return PinningVerifier(
-            [start.placement.cpus if start.is_confined else self.policy.allocation for start in self.starts]
+            [start.placement.cpus if start.is_confined else self.policy.allocation for start in self.starts],
+            first_rank=self.starts[0].rank,
         )
 
     def _register_signals(self) -> None:
@@ -234,7 +235,7 @@ class _Supervisor:
             self._observe_ranks()
 
     def _observe_ranks(self) -> None:
-        living = {rank.start.rank: rank.pid for rank in self.ranks if rank.end is None}
+        living = {index: rank.pid for index, rank in enumerate(self.ranks) if rank.end is None}
         if self.verifier is not None and living:
             self._set_timer("observe", self.verifier.observe_ranks(living), self._observe_ranks)
 

@@ -1,0 +1,1 @@
+"""Builders of the commands that start one process on every node: local, torchrun, mpirun (two kinds), srun."""
