@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 $(TESTABLE): $(READY)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,jax,tensorflow,dev,docs]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,jax,tensorflow,mpi,dev,docs]'
 	touch $(TESTABLE)
 
 $(DOCUMENTABLE): pyproject.toml constraints.txt

@@ -32,7 +32,18 @@ class Device(Choice):
 
 class BatchScope(Choice):
     PROCESS = "process"
+    NODE = "node"
     GLOBAL = "global"
+
+
+class Collectives(Choice):
+    """What carries the messages between ranks; the default is nccl on GPUs and gloo on CPUs."""
+
+    DEFAULT = "default"
+    GLOO = "gloo"
+    SHARED = "shared"
+    MPI = "mpi"
+    NCCL = "nccl"
 
 
 class DType(Choice):
@@ -131,11 +142,14 @@ class TrialParameters:
     mode: Mode = Mode.TRAIN
     runtime: str = "torch"
     device: Device = Device.CPU
+    nodes: int = 1
+    # Processes of each node.
     processes: int = 1
     threads: int = 1
     interop_threads: Optional[int] = None
     batch: int = 16
     batch_scope: BatchScope = BatchScope.PROCESS
+    collectives: Collectives = Collectives.DEFAULT
     dtype: DType = DType.FLOAT32
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     execution: str = "eager"
@@ -188,6 +202,11 @@ class TrialParameters:
         if self.breakdown is not None:
             flat["breakdown"] = dict(self.breakdown)
         return flat
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of processes on all nodes."""
+        return self.nodes * self.processes
 
     def is_default(self, name: str) -> bool:
         """Return whether the named parameter has its default value."""

@@ -239,7 +239,8 @@ def _read_ceilings(host: Host, interpreter: Interpreter) -> Ceilings | None:
 
 
 def _place_ranks(host: Host, params: TrialParameters) -> tuple[RankPlacement, ...]:
-    return place_trial_ranks(host.topology, host.allocation.cpus, params)
+    """Place the ranks on each node; all nodes are taken to be like this one until they are reached."""
+    return place_trial_ranks(host.topology, host.allocation.cpus, params) * params.nodes
 
 
 def _compute_work(params: TrialParameters) -> dict[str, float]:

@@ -11,6 +11,7 @@ from corewise.measured.parameters import (
     Allocator,
     BatchScope,
     Binding,
+    Collectives,
     Denormals,
     Device,
     DType,
@@ -107,13 +108,15 @@ def _define_flag(name: str, help: str) -> Axis:
 
 
 _MAX_CORES = 1 << 16
+_MAX_NODES = 1 << 16
 _FILLING_THREADS = parse_expression("max(1, allocation // processes)", ("allocation", "processes"))
 
 AXES: Mapping[str, Axis] = {
     axis.name: axis
     for axis in (
         _define_choice("device", Device, "where the workload computes"),
-        _define_count("processes", 1, "processes (ranks) of one trial", 1, _MAX_CORES, has_keywords=True),
+        _define_count("nodes", 1, "nodes of one trial", 1, _MAX_NODES),
+        _define_count("processes", 1, "processes (ranks) of one trial on each node", 1, _MAX_CORES, has_keywords=True),
         _define_count("threads", _FILLING_THREADS, "threads of each process", 1, _MAX_CORES, has_keywords=True),
         _define_count(
             "interop_threads",
@@ -124,7 +127,8 @@ AXES: Mapping[str, Axis] = {
             takes_null=True,
         ),
         _define_count("batch", 16, "samples per step", 1, 10**9),
-        _define_choice("batch_scope", BatchScope, "whether `batch` counts per process or over all processes"),
+        _define_choice("batch_scope", BatchScope, "whether `batch` counts per process, per node or over all processes"),
+        _define_choice("collectives", Collectives, "what carries messages between ranks; default: gloo, nccl on GPUs"),
         _define_choice("dtype", DType, "number format of the computation"),
         _define_choice("memory_format", MemoryFormat, "layout of images and weights"),
         _define_choice("execution", EXECUTIONS, "how the model is executed"),

@@ -76,11 +76,14 @@ class RankContext:
     """One rank of a trial and its resources.
 
     Attributes:
-        rendezvous: a folder on this node that only this trial uses.
+        rank, num_ranks: counted over all nodes; the ranks of a node follow each other.
+        rendezvous: a folder on this node that only the ranks of this trial on this node use.
         cache: a folder for compiler output and plans that nobody else can change; empty if none are made.
         host_free_bytes: free host memory before any rank of this run started.
         time_limit_s: the time limit of the run; None if it is unknown.
         references: a folder for references of numerical checks; empty if they are not kept.
+        node_rank, num_nodes: the place of this node among those of the trial.
+        address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
     """
 
     rank: int
@@ -91,6 +94,20 @@ class RankContext:
     host_free_bytes: Optional[int] = None
     time_limit_s: Optional[float] = None
     references: str = ""
+    node_rank: int = 0
+    num_nodes: int = 1
+    address: str = ""
+    port: int = 0
+
+    @property
+    def num_local_ranks(self) -> int:
+        """The number of ranks on this node."""
+        return self.num_ranks // self.num_nodes
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank among those of its node."""
+        return self.rank - self.node_rank * self.num_local_ranks
 
 
 class Job(abc.ABC):

@@ -59,7 +59,7 @@ def prepare_kernel(
     args = resolve_kernel_args(kernel, params)
     dtype = params.dtype.value
     require_kernel_point(kernel, arrays, params, args)
-    require_memory(kernel, args, dtype, compute_memory_share(arrays, context), arrays, context.num_ranks)
+    require_memory(kernel, args, dtype, compute_memory_share(arrays, context), arrays, context.num_local_ranks)
     setup = KernelSetup(
         arrays=arrays,
         dtype=dtype,
@@ -68,7 +68,7 @@ def prepare_kernel(
         folder=context.rendezvous,
         num_threads=params.threads,
         float32_precision=params.float32_precision.value,
-        num_ranks=context.num_ranks,
+        num_ranks=context.num_local_ranks,
     )
     return KernelJob(kernel.build(setup), facts)
 

@@ -17,9 +17,10 @@ def compute_host_share_bytes(context: RankContext, free_bytes: Optional[int] = N
 
     Ranks prepare concurrently, so a later rank would otherwise see less free memory than an earlier one.
     """
-    if context.num_ranks > 1 and context.host_free_bytes is not None:
-        return context.host_free_bytes // context.num_ranks
-    return (read_free_host_bytes() if free_bytes is None else free_bytes) // max(1, context.num_ranks)
+    num_sharing = max(1, context.num_local_ranks)
+    if num_sharing > 1 and context.host_free_bytes is not None:
+        return context.host_free_bytes // num_sharing
+    return (read_free_host_bytes() if free_bytes is None else free_bytes) // num_sharing
 
 
 def compute_memory_share(arrays: Any, context: RankContext) -> int:
@@ -39,7 +40,7 @@ def require_room(
     lacking = workload.explain_memory_shortage(params, free_bytes, factor=factor)
     if lacking is not None:
         needed_bytes = workload.estimate_memory_bytes(params, factor)
-        raise build_memory_refusal(lacking, needed_bytes, params.device.value, context.num_ranks)
+        raise build_memory_refusal(lacking, needed_bytes, params.device.value, context.num_local_ranks)
 
 
 def build_memory_refusal(reason: str, needed_bytes: int, device: str = "cpu", num_ranks: int = 1) -> Infeasible:

@@ -35,7 +35,8 @@ class MachineView:
 
     `num_cores` and `num_cpus` are the physical cores and logical CPUs of the allocation, and `cores_near_gpu`
     its cores on the first GPU's NUMA node. `libraries` may hold tcmalloc, jemalloc, libiomp5 and libgomp.
-    `transparent_huge_pages` is always, madvise or never. None, 0 or an empty text means unknown.
+    `transparent_huge_pages` is always, madvise or never. `num_nodes` counts the nodes that the run has, all
+    like this one. None, 0 or an empty text means unknown.
     """
 
     num_cores: int
@@ -49,6 +50,7 @@ class MachineView:
     instruction_sets: frozenset[str] | None = None
     cores_near_gpu: int = 0
     transparent_huge_pages: str = ""
+    num_nodes: int | None = 1
 
     def count_usable(self, *, smt: bool, num_reserved_cores: int) -> int:
         """Return the cores (CPUs with `smt`) that reserved cores leave; may be less than one."""
@@ -158,8 +160,22 @@ def _check_cores(params: TrialParameters, context: FeasibilityContext) -> Iterat
 
 
 def _check_batch(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
-    if params.batch_scope == BatchScope.GLOBAL and params.batch % params.processes:
-        yield f"a global batch of {params.batch} is not a multiple of {params.processes} processes"
+    """Check that every process gets the same number of samples."""
+    num_sharing = {BatchScope.PROCESS: 1, BatchScope.NODE: params.processes, BatchScope.GLOBAL: params.num_ranks}
+    num_processes = num_sharing[params.batch_scope]
+    if params.batch % num_processes:
+        scope = "global batch" if params.batch_scope == BatchScope.GLOBAL else "batch per node"
+        yield f"a {scope} of {params.batch} is not a multiple of {num_processes} processes"
+
+
+def _check_nodes(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
+    """Check that the run has as many nodes as the point needs."""
+    num_nodes = context.machine.num_nodes
+    if num_nodes is not None and params.nodes > num_nodes:
+        yield (
+            f"{params.nodes} nodes: this run has {num_nodes}; "
+            "add --on slurm, or --on mpirun --hostfile FILE, with --nodes"
+        )
 
 
 def _check_kernel(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
@@ -438,6 +454,7 @@ RULES: tuple[Rule, ...] = (
     _check_images,
     _check_cores,
     _check_batch,
+    _check_nodes,
     _check_device,
     _check_int8,
     _check_gpu,

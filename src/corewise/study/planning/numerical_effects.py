@@ -38,14 +38,16 @@ class EffectJudgement:
 _NUMBERS, _PRECISION = NumericalEffect.SAME_NUMBERS, NumericalEffect.SAME_PRECISION
 _STATISTICS, _LOWER, _BATCH = (NumericalEffect.BATCH_STATISTICS, NumericalEffect.LOWER_PRECISION, NumericalEffect.BATCH)
 
-# The effect of each axis. For `processes` in training, `judge_setting` asks the workload.
+# The effect of each axis. For `nodes` and `processes` in training, `judge_setting` asks the workload.
 AXIS_EFFECTS: Mapping[str, EffectJudgement] = {
     "device": EffectJudgement(_LOWER, "a GPU convolves float32 in TF32 by default"),
+    "nodes": EffectJudgement(_NUMBERS, "replicas infer independently of each other"),
     "processes": EffectJudgement(_NUMBERS, "replicas infer independently of each other"),
     "threads": EffectJudgement(_PRECISION, "threads divide sums, which changes rounding"),
     "interop_threads": EffectJudgement(_PRECISION, "each branch computes with fewer threads"),
     "batch": EffectJudgement(_BATCH, "a step processes other samples"),
     "batch_scope": EffectJudgement(_BATCH, "a step processes other samples"),
+    "collectives": EffectJudgement(_PRECISION, "gradients are summed in another order"),
     "dtype": EffectJudgement(_LOWER, "fewer bits"),
     "memory_format": EffectJudgement(_PRECISION, "other kernels sum in another order"),
     "execution": EffectJudgement(
@@ -87,7 +89,7 @@ def judge_setting(name: str, value: Any, *, mode: str = "infer", traits: Traits 
         raise ValueError(f"unknown axis {name!r}; {suggest_nearest(name, AXES)}")
     if value == AXES[name].default:
         return EffectJudgement(_NUMBERS, "the default")
-    if name == "processes" and mode == "train":
+    if name in ("nodes", "processes") and mode == "train":
         return _judge_data_parallel(traits or Traits())
     return VALUE_EFFECTS.get((name, str(value)), AXIS_EFFECTS[name])
 
