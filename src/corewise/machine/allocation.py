@@ -1,10 +1,11 @@
 """Read the part of the machine that this process may use: affinity, cgroups and Slurm."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from corewise.machine.machine_model import Allocation, Limit, Topology
+from corewise.machine.rank_packing import Core, group_by, pack_on_whole_cores
 from corewise.machine.slurm import SlurmGrant, read_grant
 from corewise.machine.topology import format_cpu_list
 from corewise.measured.cgroups import read_cpu_quota, read_cpu_sets, read_memory_limit
@@ -59,6 +60,54 @@ def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tup
         for sibling, number in enumerate(numbers)
     )
     return tuple(sorted(number for *_, number in in_order[:num_cpus]))
+
+
+def split_allocation(topology: Topology, cpus: Sequence[int], index: int, num_shares: int) -> tuple[int, ...]:
+    """Return one of several equal and disjoint shares of the CPUs, made of whole cores.
+
+    Node processes that run on the same machine divide its allocation this way. Every share has the same number of
+    cores and, on hybrid processors, of each type of core where that is possible. Cores that are left over stay
+    unused, so that all nodes are alike. A share crosses a NUMA node, then a socket, only if it must.
+
+    Args:
+        cpus: The CPUs of the allocation; CPUs that are not in the topology (offline) are not used.
+        index: The share to return, from 0.
+        num_shares: The number of shares.
+
+    Raises:
+        ValueError: there are fewer cores than shares, or no such share.
+
+    Example:
+        Two shares of four cores with two hardware threads each: `split_allocation(topology, range(8), 1, 2)`
+        returns `(2, 3, 6, 7)`.
+    """
+    if num_shares < 1 or not 0 <= index < num_shares:
+        raise ValueError(f"share {index} of {num_shares} does not exist; shares are numbered from 0")
+    cores = _list_cores(topology, cpus)
+    if len(cores) < num_shares:
+        raise ValueError(
+            f"{len(cores)} core{'s' * (len(cores) != 1)} cannot be split into {num_shares} shares of whole cores"
+        )
+    first_cpus, left = list[int](), list[Core]()
+    for group in group_by(cores, lambda core: core.core_class):
+        shares = pack_on_whole_cores(group, num_shares, len(group) // num_shares) if len(group) >= num_shares else []
+        taken = {cpu for share in shares for cpu in share}
+        first_cpus += shares[index] if shares else []
+        left += [core for core in group if core.cpus[0] not in taken]
+    # Classes with too few cores for all shares are divided together.
+    if len(left) >= num_shares:
+        first_cpus += pack_on_whole_cores(left, num_shares, len(left) // num_shares)[index]
+    return tuple(sorted(cpu for core in cores if core.cpus[0] in first_cpus for cpu in core.cpus))
+
+
+def _list_cores(topology: Topology, cpus: Collection[int]) -> list[Core]:
+    """Return the usable cores with all their usable CPUs, in the order (class, socket, node, core)."""
+    groups = group_by(topology.select_cpus(tuple(cpus)).cpus, lambda cpu: cpu.core)
+    cores = [
+        Core(each[0].socket, each[0].node, each[0].core, tuple(cpu.number for cpu in each), each[0].core_class)
+        for each in groups
+    ]
+    return sorted(cores, key=lambda core: (core.core_class, core.socket, core.node, core.number))
 
 
 def read_hostname(root: Path = Path("/")) -> str:
