@@ -1,11 +1,12 @@
 """`corewise run STUDY`: run the trials that have no record yet."""
 
 import json
+import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from corewise.cli.submitting.options import (
     AccountOption,
     ConstraintOption,
     DetachOption,
+    HostfileOption,
     JobOption,
     NodesOption,
     OnOption,
@@ -66,6 +68,7 @@ def run(
     constraint: ConstraintOption = None,
     site: SiteOption = None,
     detach: DetachOption = False,
+    hostfile: HostfileOption = None,
     stop_at: StopAtOption = None,
     job: JobOption = None,
 ) -> None:
@@ -87,7 +90,10 @@ def run(
       corewise run theirs.yaml --trust-environment   (after `corewise plan theirs.yaml`)
 
       corewise run hybrid --store results --on slurm --partition cpu --nodes 1,2 --time 30m
+
+      corewise run my.yaml --store results --on mpirun --hostfile hosts --nodes 2 --set nodes=1,2
     """
+    from corewise.cli.launching.node_group_start import choose_nodes, open_node_group
     from corewise.cli.render.load_warning import LoadWarner
     from corewise.cli.render.run_progress import make_observer
     from corewise.cli.submitting.job_limits import JobLimits
@@ -109,32 +115,43 @@ def run(
     limits = JobLimits(store, job, stop_at)
     if report or output:
         require_chart_packages("--report and -o")
-    made = plan_study(load_study(study, overrides or []), trust_environment=trust_environment)
-    _require_trials(made)
-    _require_framework(made)
-    accepted = describe_accepted(made.study.environment, str(made.study.path))
-    if accepted and not quiet:
-        print(f"corewise: {accepted}", file=sys.stderr)
-    record_store = Store.open(store, create=True)
-    made = keep_old_ids(made, record_store)
-    page = output or (store / "report.html" if report else None)
-    _require_folder(page)
-    with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as updated:
-        observer = updated if quiet else LoadWarner(updated, made.host.allocation.cpus)
-        observer = limits.observe(observer)
-        study_run = StudyRun(made, record_store, observer, retry_failed=retry_failed, stop_at=limits.stop_at)
-        for damage in describe_damage(study_run.damage):
-            print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)
-        try:
-            outcome = limits.execute(study_run)
-        except KeyboardInterrupt:
-            if limits.is_out_of_time:
-                print(f"\ncorewise: stopped at the time of --stop-at. Results are in {store}.", file=sys.stderr)
-                raise typer.Exit(0) from None
-            print(
-                f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr
+    loaded = load_study(study, overrides or [])
+    wanted = choose_nodes(on, nodes, hostfile, os.environ)
+    with ExitStack() as stack:
+        group = stack.enter_context(open_node_group(wanted, store, quiet=quiet)) if wanted is not None else None
+        host, num_nodes = (group.host, group.num_nodes) if group is not None else (None, 1)
+        made = plan_study(loaded, host, trust_environment=trust_environment, num_nodes=num_nodes)
+        _require_trials(made)
+        _require_framework(made)
+        if group is not None:
+            group.require_interpreter(made.interpreter, made.study.environment)
+        accepted = describe_accepted(made.study.environment, str(made.study.path))
+        if accepted and not quiet:
+            print(f"corewise: {accepted}", file=sys.stderr)
+        record_store = Store.open(store, create=True)
+        made = keep_old_ids(made, record_store)
+        page = output or (store / "report.html" if report else None)
+        _require_folder(page)
+        with make_observer(quiet=quiet or as_json) as shown, _observe(shown, made, record_store, page) as updated:
+            # The load of this machine says nothing about other nodes.
+            observer = updated if quiet or group else LoadWarner(updated, made.host.allocation.cpus)
+            observer = limits.observe(observer)
+            study_run = StudyRun(
+                made, record_store, observer, retry_failed=retry_failed, pool=group, stop_at=limits.stop_at
             )
-            raise typer.Exit(compute_exit_code()) from None
+            for damage in describe_damage(study_run.damage):
+                print(f"corewise: skipped a damaged record: {damage}", file=sys.stderr)
+            try:
+                outcome = limits.execute(study_run)
+            except KeyboardInterrupt:
+                if limits.is_out_of_time:
+                    print(f"\ncorewise: stopped at the time of --stop-at. Results are in {store}.", file=sys.stderr)
+                    raise typer.Exit(0) from None
+                print(
+                    f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.",
+                    file=sys.stderr,
+                )
+                raise typer.Exit(compute_exit_code()) from None
     skip_reasons = _list_skip_reasons(made, record_store)
     if skip_reasons:
         print(

@@ -45,8 +45,8 @@ def list_measured_sources(package: Path = PACKAGE) -> list[Path]:
 
 def list_native_sources(package: Path = PACKAGE) -> list[Path]:
     """List the C++ sources and problem files that travel with the measured side."""
-    folder = package / "accelerate" / "kernels"
-    found = [*package.glob(PROBLEM_FILES), *(path for pattern in COMPILED_PATTERNS for path in folder.glob(pattern))]
+    folder = package / "accelerate"
+    found = [*package.glob(PROBLEM_FILES), *(path for pattern in COMPILED_PATTERNS for path in folder.rglob(pattern))]
     return sorted(path.relative_to(package) for path in found)
 
 

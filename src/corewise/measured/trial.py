@@ -34,6 +34,28 @@ class RankPlacement:
 
 
 @dataclasses.dataclass(frozen=True)
+class NodePart:
+    """The part of a trial that one node runs.
+
+    Attributes:
+        address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
+    """
+
+    node_rank: int = 0
+    num_nodes: int = 1
+    address: str = ""
+    port: int = 0
+
+    def select_ranks(self, num_ranks: int) -> range:
+        """Return the ranks of this node among those of the trial; every node has the same number of them."""
+        num_local = num_ranks // self.num_nodes
+        return range(self.node_rank * num_local, (self.node_rank + 1) * num_local)
+
+
+ONE_NODE = NodePart()
+
+
+@dataclasses.dataclass(frozen=True)
 class Protocol:
     """How a trial is measured; every duration is in seconds.
 
@@ -68,6 +90,7 @@ class Trial:
     trial_id: str
     params: TrialParameters
     protocol: Protocol
+    # The placements of all ranks; those of a node follow each other.
     ranks: tuple[RankPlacement, ...]
     env: Mapping[str, str]
     # The command prefix and the interpreter.

@@ -6,7 +6,7 @@ nothing, and some ids may be unknown.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Plan:
     """Everything that a run needs; `ceilings` are those cached for this machine, if any.
 
     A plan that ran nothing may have trials with an empty id: `explain_unknown_id` says why. `unread_workloads`
-    are those of other packages, which were not imported.
+    are those of other packages, which were not imported. `num_nodes` counts the nodes of the run.
     """
 
     study: Study
@@ -70,6 +70,7 @@ class Plan:
     num_excluded: int
     ceilings: Ceilings | None = None
     unread_workloads: frozenset[str] = frozenset()
+    num_nodes: int = 1
 
     def explain_unknown_id(self, params: Mapping[str, Any]) -> str:
         """Explain why the id of a trial is unknown; empty if it is known."""
@@ -80,9 +81,17 @@ class Plan:
         return describe_core_classes(self.host.topology, self.host.allocation.cpus, trial.ranks)
 
 
-def plan_study(study: Study, host: Host | None = None, *, probe: bool = True, trust_environment: bool = False) -> Plan:
-    """Plan a study on this machine; see `Planner.from_study`."""
-    return Planner.from_study(study, host, probe=probe, trust_environment=trust_environment).plan(study)
+def plan_study(
+    study: Study,
+    host: Host | None = None,
+    *,
+    probe: bool = True,
+    trust_environment: bool = False,
+    num_nodes: int | None = 1,
+) -> Plan:
+    """Plan a study on this machine, or on nodes like the host; see `Planner.from_study`."""
+    planner = Planner.from_study(study, host, probe=probe, trust_environment=trust_environment)
+    return replace(planner, num_nodes=num_nodes).plan(study)
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,8 @@ class Planner:
     ceilings: Ceilings | None = None
     # Whether code of the study and of other packages may run.
     probe: bool = True
+    # How many nodes the run has; None if that is decided later.
+    num_nodes: int | None = 1
 
     @classmethod
     def from_study(
@@ -129,7 +140,8 @@ class Planner:
         A new `generation` gives the trials new ids, so they are measured again.
         """
         hints = {name: find_install_hint(name) for name in PRELOADABLE}
-        view, find = build_machine_view(self.host, self.libraries), None if self.probe else _find_without_import
+        view = replace(build_machine_view(self.host, self.libraries), num_nodes=self.num_nodes)
+        find = None if self.probe else _find_without_import
         expansion = expand_study(study, view, find_workload=find, hints=hints)
         sources = hash_user_sources(study.workloads)
         unread = frozenset() if self.probe else frozenset(filter(_is_of_other_package, study.workloads))
@@ -154,6 +166,7 @@ class Planner:
             expansion.num_excluded,
             self.ceilings,
             unread,
+            self.num_nodes or 1,
         )
 
     def _build_trial(self, identify: "_Identifier", params: TrialParameters, ranks: tuple[RankPlacement, ...]) -> Trial:

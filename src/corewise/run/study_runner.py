@@ -14,7 +14,7 @@ from typing import Protocol
 from corewise.errors import UserError
 from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import NOT_NOW, Trial, to_json, write_json_atomically
+from corewise.measured.trial import NOT_NOW, RankResult, Trial, to_json, write_json_atomically
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
 from corewise.run.lease_heartbeat import Heartbeat
 from corewise.run.neighbour_load import NeighbourWatch
@@ -56,6 +56,20 @@ CANARY_LIMIT = 1.25
 MIN_CANARIES = 5
 
 
+class RunPool(Protocol):
+    """Warm parents on this machine (`ParentPool`), or the agents of several nodes (`NodeGroup`)."""
+
+    def warm(self, trials: Iterable[Trial]) -> None: ...
+    def get(self, trial: Trial) -> "TrialParent": ...
+    def drop(self, trial: Trial) -> None: ...
+
+
+class TrialParent(Protocol):
+    """What runs a trial once, and returns one result per rank."""
+
+    def run(self, trial: Trial, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]: ...
+
+
 class RunObserver(Protocol):
     """Follows a run; all methods are called between measurements."""
 
@@ -90,7 +104,7 @@ class StudyRun:
         observer: RunObserver,
         *,
         retry_failed: bool = False,
-        pool: ParentPool | None = None,
+        pool: RunPool | None = None,
         deadline: float | None = None,
         stop_at: float | None = None,
         prepare_trial: Callable[[Trial], Trial] = lambda trial: trial,
@@ -157,9 +171,10 @@ class StudyRun:
             logs = self.store.path / "logs"
             for folder in (logs, self.store.path / "trials"):
                 folder.mkdir(exist_ok=True)
-            pool = self._pool or ParentPool(self.plan.worker, logs)
-            if self._pool is None:
-                stack.callback(pool.close)
+            pool = self._pool
+            if pool is None:
+                own_pool = pool = ParentPool(self.plan.worker, logs)
+                stack.callback(own_pool.close)
             self._clear_finished_work()
             self.observer.report_plan(list(mine.values()))
             self._run_rounds(mine, pool, beating, host)
@@ -208,7 +223,7 @@ class StudyRun:
         done = self._read_done_ids() if self.plan.skipped else set()
         return [point for point in self.plan.skipped if point.trial_id not in done]
 
-    def _run_rounds(self, waiting: dict[str, Trial], pool: ParentPool, beating: Heartbeat, host: Lease) -> None:
+    def _run_rounds(self, waiting: dict[str, Trial], pool: RunPool, beating: Heartbeat, host: Lease) -> None:
         """Run the claimed trials in rounds, so drift affects all of them equally."""
         active: dict[str, TrialProgress] = {}
         while waiting or active:
@@ -297,7 +312,7 @@ class StudyRun:
         write_json_atomically(trial_file, to_json(trial))
         return replace(read_earlier_runs(folder, trial), lease=lease)
 
-    def _run_next(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> bool:
+    def _run_next(self, progress: TrialProgress, pool: RunPool, seconds_left: Callable[[], float]) -> bool:
         """Run the trial once more if needed; True when its record is written.
 
         Raises:
@@ -322,7 +337,7 @@ class StudyRun:
         shutil.rmtree(self.store.get_work_dir(trial.trial_id), ignore_errors=True)
         return True
 
-    def _run_if_needed(self, progress: TrialProgress, pool: ParentPool, seconds_left: Callable[[], float]) -> None:
+    def _run_if_needed(self, progress: TrialProgress, pool: RunPool, seconds_left: Callable[[], float]) -> None:
         trial = progress.trial
         if not is_settled(progress):
             index = progress.next_index
@@ -357,7 +372,7 @@ class StudyRun:
         protocol = replace(trial.protocol, timeout_s=min(trial.protocol.timeout_s, left_s))
         return replace(trial, protocol=protocol)
 
-    def _run_once(self, trial: Trial, index: int, pool: ParentPool, lease: Lease | None) -> TrialRun:
+    def _run_once(self, trial: Trial, index: int, pool: RunPool, lease: Lease | None) -> TrialRun:
         out_dir = self._build_run_folder(trial, index, lease)
         for attempt in range(MAX_PARENT_STARTS):
             shutil.rmtree(out_dir, ignore_errors=True)
@@ -391,7 +406,7 @@ class StudyRun:
 
     def _find_idle_cpus(self, trial: Trial) -> set[int]:
         """Find the CPUs of the allocation that should be idle; reserved cores are left to the system."""
-        if trial.params.bind == Binding.NONE or trial.params.reserved_cores > 0:
+        if trial.params.bind == Binding.NONE or trial.params.reserved_cores > 0 or self.plan.num_nodes > 1:
             return set()
         used = {cpu for rank in trial.ranks for cpu in rank.cpus}
         return set(self.plan.host.allocation.cpus) - used

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from corewise.launch.environment import strip_controlled_variables
 from corewise.launch.supervision.supervised_command import SupervisedCommand
 from corewise.launch.worker_commands import build_serve_command
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import RankResult, Trial, to_json
+from corewise.measured.trial import ONE_NODE, NodePart, RankResult, Trial, to_json
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.signal_names import name_signal
 from corewise.run.rank_results import read_result
@@ -27,6 +27,8 @@ ANSWER_GRACE_S = 10.0
 # A parent that is asked to end, or has crashed, gets this time.
 CLOSE_LIMIT_S = 2.0
 LOG_TAIL_BYTES = 2000
+# What the ranks of a node say to those of the other nodes.
+RELAYED_EVENTS = ("ready", "failed")
 # Each warm parent holds a framework in memory.
 MAX_PARENTS = 12
 
@@ -92,17 +94,29 @@ class WarmParent:
             raise ParentFailure(str(message["kind"]), str(message["reason"]))
         self.warm_s = float(str(message["warm_s"]))
 
-    def run(self, trial: Trial, out_dir: Path, on_phase: Callable[[str], None]) -> list[RankResult]:
-        """Run the trial once and return one result per rank.
+    def run(
+        self,
+        trial: Trial,
+        out_dir: Path,
+        on_phase: Callable[[str], None],
+        part: NodePart = ONE_NODE,
+        relay: Channel | None = None,
+    ) -> list[RankResult]:
+        """Run the trial once, or its part of this node, and return one result per rank.
 
         The trial names the user's code. It travels over the pipe, because others may be able to write to the store.
+
+        Args:
+            relay: Of a trial on several nodes, the channel to the process that hears from all nodes. Messages of the
+                ranks are passed on to it, and its messages to the ranks.
         """
         self.wait_until_warm()
         asked_at_ns = time.monotonic_ns()
-        self.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), asked_at_ns=asked_at_ns)
+        self.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), asked_at_ns=asked_at_ns, part=asdict(part))
         limit = time.monotonic() + trial.protocol.timeout_s + ANSWER_GRACE_S
-        message = self._receive(limit, on_phase)
-        results = [read_result(out_dir / f"rank-{rank}.json", rank) for rank in range(trial.num_ranks)]
+        message = self._receive(limit, on_phase, relay)
+        ranks = part.select_ranks(trial.num_ranks)
+        results = [read_result(out_dir / f"rank-{rank}.json", rank) for rank in ranks]
         notes = describe_leftovers(message.get("leftovers", ()))
         return [replace(results[0], notes=(*results[0].notes, *notes)), *results[1:]]
 
@@ -114,21 +128,33 @@ class WarmParent:
         message = self._receive(time.monotonic() + START_LIMIT_S, lambda _phase: None)
         return int(str(message["pid"]))
 
-    def _receive(self, limit: float, on_phase: Callable[[str], None]) -> dict[str, Any]:
-        """Return the next message that is not a phase; sleeps in the kernel meanwhile."""
+    def _receive(self, limit: float, on_phase: Callable[[str], None], relay: Channel | None = None) -> dict[str, Any]:
+        """Return the next message that is neither a phase nor relayed; sleeps in the kernel meanwhile."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel.read_fd, selectors.EVENT_READ)
+            if relay is not None:
+                selector.register(relay.read_fd, selectors.EVENT_READ, relay)
             while True:
                 left = limit - time.monotonic()
                 if left <= 0:
                     self.kill()
                     raise ParentFailure("timeout", "the warm parent did not answer in time and was killed")
-                if not selector.select(left):
+                readable = {key.fd for key, _ in selector.select(left)}
+                if relay is not None and relay.read_fd in readable:
+                    for message in relay.receive_available():
+                        self.channel.send(**message)
+                    if relay.closed:
+                        self.kill()
+                        raise ParentFailure("stopped", "the run was stopped")
+                if self.channel.read_fd not in readable:
                     continue
                 for message in self.channel.receive_available():
-                    if message["event"] != "phase":
+                    if message["event"] == "phase":
+                        on_phase(str(message["phase"]))
+                    elif message["event"] in RELAYED_EVENTS and relay is not None:
+                        relay.send(**message)
+                    else:
                         return message
-                    on_phase(str(message["phase"]))
                 if self.channel.closed:
                     raise self._build_failure()
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from corewise.cli.launching.node_process import format_node_of
 from corewise.cli.launching.settings import LaunchRequest
@@ -30,6 +31,17 @@ EXPORTED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "XDG_CACHE_H
 DIED_OF_SIGNAL = 128
 # How long Slurm's controller may take to name a node's address, in seconds.
 SCONTROL_LIMIT_S = 20
+
+
+class NodeChoice(Protocol):
+    """The nodes and the launcher that a user asked for."""
+
+    @property
+    def num_nodes(self) -> int | None: ...
+    @property
+    def launcher(self) -> str: ...
+    @property
+    def hostfile(self) -> Path | None: ...
 
 
 def start_on_nodes(request: LaunchRequest) -> int:
@@ -85,7 +97,7 @@ def build_node_arguments(request: LaunchRequest, address: str, hosts: tuple[str,
     return [*arguments, "--grace", f"{request.grace_s:g}s", "--", *request.command]
 
 
-def find_hosts(request: LaunchRequest, env: Mapping[str, str]) -> tuple[str, ...]:
+def find_hosts(request: NodeChoice, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts of the nodes, from the host file or the Slurm job; raise a UserError if there are too few."""
     wanted = request.num_nodes
     if wanted is not None and wanted < 1:
@@ -135,7 +147,7 @@ def read_hostfile(path: Path) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def choose_launcher(request: LaunchRequest, env: Mapping[str, str]) -> tuple[str, str]:
+def choose_launcher(request: NodeChoice, env: Mapping[str, str]) -> tuple[str, str]:
     """Return the name and the program of the launcher; raise a UserError when it is not installed."""
     name = request.launcher or ("mpirun" if request.hostfile is not None else "srun")
     if name == "local":

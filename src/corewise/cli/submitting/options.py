@@ -1,6 +1,7 @@
 """Options of the verbs that submit jobs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -8,6 +9,8 @@ from typer import Option
 from corewise.errors import UserError, suggest_nearest
 
 SLURM, LOCAL = "slurm", "local"
+# Values of --on that start the nodes of a run from here.
+NODE_LAUNCHERS = ("mpirun", "openmpi", "mpich", "srun", "torchrun")
 _PANEL = "Clusters"
 
 
@@ -16,7 +19,12 @@ def _option(*names: str, **settings: Any) -> Any:
 
 
 OnOption = Annotated[
-    str | None, _option("--on", metavar="WHERE", help="slurm: submit jobs and follow them. local: run here.")
+    str | None,
+    _option(
+        "--on",
+        metavar="WHERE",
+        help="slurm: submit jobs and follow them. srun, mpirun, torchrun: run on several nodes. local: run here.",
+    ),
 ]
 NodesOption = Annotated[
     str | None, _option("--nodes", metavar="N,N", help="Numbers of nodes; each is one job with all its trials.")
@@ -29,6 +37,10 @@ AccountOption = Annotated[str | None, _option("--account", metavar="NAME", help=
 ConstraintOption = Annotated[str | None, _option("--constraint", metavar="FEATURE", help="Features of the nodes.")]
 SiteOption = Annotated[str | None, _option("--site", metavar="NAME", help="A site of ~/.config/corewise/sites.yaml.")]
 DetachOption = Annotated[bool, _option("--detach", help="Submit the jobs and return at once.")]
+HostfileOption = Annotated[
+    Path | None,
+    _option("--hostfile", metavar="FILE", help="Hosts for --on mpirun or torchrun: lines like `n1` or `n1 slots=2`."),
+]
 StopAtOption = Annotated[float | None, Option("--stop-at", hidden=True, help="Stop before this time (Unix seconds).")]
 JobOption = Annotated[str | None, Option("--job", hidden=True, help="The name of the job that this run is part of.")]
 
@@ -57,12 +69,12 @@ def gather_options(
     """Return the options of a submission to Slurm; None if the study runs here."""
     if on == SLURM:
         return ClusterOptions(nodes, partition, time_limit, account, constraint, site)
-    if on not in (None, LOCAL):
-        raise UserError(f"--on {on}: unknown; {suggest_nearest(on, (SLURM, LOCAL))}")
+    if on not in (None, LOCAL, *NODE_LAUNCHERS):
+        raise UserError(f"--on {on}: unknown; {suggest_nearest(on, (SLURM, LOCAL, *NODE_LAUNCHERS))}")
     given = {"--partition": partition, "--time": time_limit, "--account": account, "--constraint": constraint}
     for name, value in {**given, "--site": site}.items():
         if value is not None:
             raise UserError(f"{name} is for jobs; add --on slurm")
-    if nodes not in (None, "1"):
-        raise UserError(f"--nodes {nodes}: this host is one node; add --on slurm")
+    if nodes not in (None, "1") and on == LOCAL:
+        raise UserError(f"--nodes {nodes}: this host is one node; use --on slurm, or --on mpirun --hostfile FILE")
     return None

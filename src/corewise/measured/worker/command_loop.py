@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from corewise.measured.trial import parse_trial
+from corewise.measured.trial import NodePart, parse_trial
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.held_ranks import start_keeper
 from corewise.measured.worker.zygote import Zygote
@@ -30,6 +30,9 @@ def serve(runtime_name: str, warm: bool, control: Channel) -> None:
         message = control.receive()
         if message is None or message["cmd"] == "stop":
             return
+        # A message to the ranks of a run that has ended meanwhile.
+        if message["cmd"] not in ("run", "hold"):
+            continue
         trial = parse_trial(message["trial"])
         if message["cmd"] == "hold":
             keepers = [pid for pid in keepers if not _has_ended(pid)]
@@ -37,7 +40,8 @@ def serve(runtime_name: str, warm: bool, control: Channel) -> None:
             if not control.send(event="held", pid=keepers[-1]):
                 return
             continue
-        leftovers = zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control)
+        part = NodePart(**message.get("part", {}))
+        leftovers = zygote.run(trial, Path(message["out"]), int(message["asked_at_ns"]), control, part)
         if leftovers is None or not control.send(event="done", leftovers=leftovers):
             return
 

@@ -21,6 +21,8 @@ class Channel:
         self.write_fd = write_fd
         self.closed = False
         self._buffer = b""
+        # Messages of a read that `receive` has not returned yet.
+        self._pending: list[dict[str, Any]] = []
         self._open_fds = {read_fd, write_fd}
 
     def send(self, **message: Any) -> bool:
@@ -36,24 +38,24 @@ class Channel:
 
     def receive_available(self) -> list[dict[str, Any]]:
         """Return the messages of one read; call it when the descriptor is readable."""
+        pending, self._pending = self._pending, []
         try:
             data = os.read(self.read_fd, READ_BYTES)
         except OSError:
             data = b""
         if not data:
             self.closed = True
-            return []
+            return pending
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        return [*pending, *(json.loads(line) for line in lines if line)]
 
     def receive(self) -> Optional[dict[str, Any]]:
         """Wait for the next message; return None if the peer has ended."""
-        while not self.closed:
-            messages = self.receive_available()
-            # The peer waits for our answer before it sends more, so there is only one message.
-            if messages:
-                return messages[0]
-        return None
+        while not self._pending:
+            if self.closed:
+                return None
+            self._pending = self.receive_available()
+        return self._pending.pop(0)
 
     def stop_sending(self) -> None:
         """Close our sending end, so that the peer sees that no more comes; receiving is still possible."""

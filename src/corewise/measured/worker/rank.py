@@ -32,7 +32,17 @@ from corewise.measured.runtimes.base import (
     is_lost_connection,
     is_out_of_memory,
 )
-from corewise.measured.trial import INFEASIBLE, NO_EFFECT, NOT_NOW, RankResult, Trial, to_json, write_json_atomically
+from corewise.measured.trial import (
+    INFEASIBLE,
+    NO_EFFECT,
+    NOT_NOW,
+    ONE_NODE,
+    NodePart,
+    RankResult,
+    Trial,
+    to_json,
+    write_json_atomically,
+)
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.library_proof import find_missing_libraries
 from corewise.measured.worker.sampling import SamplingPlan, take_samples
@@ -65,6 +75,7 @@ class RankPlan:
         asked_at_ns: when the control side asked for the run, on the monotonic clock of the machine.
         held: the rank stays alive between samplings.
         host_free_bytes: free host memory before any rank of the run started.
+        part: the node of the rank among those of the trial.
     """
 
     trial: Trial
@@ -74,6 +85,7 @@ class RankPlan:
     asked_at_ns: int
     held: bool = False
     host_free_bytes: Optional[int] = None
+    part: NodePart = ONE_NODE
 
 
 def build_segment_path(result_file: Path, number: int) -> Path:
@@ -142,6 +154,10 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         plan.host_free_bytes,
         trial.protocol.timeout_s,
         trial.references,
+        plan.part.node_rank,
+        plan.part.num_nodes,
+        plan.part.address,
+        plan.part.port,
     )
     num_import_threads = _load_imports(trial)
     began = time.perf_counter()
@@ -197,10 +213,12 @@ def _collect_sampled_facts(job: Job, channel: Channel) -> Mapping[str, Any]:
     return job.collect_sampled_facts()
 
 
-def _drop_shared_cpu_time(trial: Trial, metrics: Mapping[str, float]) -> Mapping[str, float]:
+def _drop_shared_cpu_time(plan: RankPlan, metrics: Mapping[str, float]) -> Mapping[str, float]:
     """Clear the CPU time of other processes if ranks share CPUs, because it would include other ranks."""
-    cpus = [cpu for rank in trial.ranks for cpu in rank.cpus]
-    is_loose = trial.params.bind == Binding.NONE and trial.num_ranks > 1
+    trial = plan.trial
+    local = [trial.ranks[rank] for rank in plan.part.select_ranks(trial.num_ranks)]
+    cpus = [cpu for rank in local for cpu in rank.cpus]
+    is_loose = trial.params.bind == Binding.NONE and len(local) > 1
     shared = len(set(cpus)) < len(cpus) or is_loose
     return {**metrics, "other_cpu_s": 0.0} if shared else metrics
 
@@ -310,7 +328,7 @@ def _sample_repeatedly(plan: RankPlan, job: Job, channel: Channel, before: _Befo
 
 def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSampling) -> RankResult:
     """Wait until every rank is ready, sample once under the probes, and return the result."""
-    trial, cpus = plan.trial, plan.trial.ranks[plan.rank].cpus
+    cpus = plan.trial.ranks[plan.rank].cpus
     canary_s = cpu_canary.run_canary()
     channel.send(event="ready", expected_s=before.expected_s, independent=job.independent)
     message = channel.receive()
@@ -342,6 +360,6 @@ def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSamp
         samples_per_step=float(job.samples_per_step),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         facts={**before.collect_facts(job), **_collect_sampled_facts(job, channel)},
-        disturbances=tuple(describe_disturbances(_drop_shared_cpu_time(trial, probe.metrics), len(cpus))),
+        disturbances=tuple(describe_disturbances(_drop_shared_cpu_time(plan, probe.metrics), len(cpus))),
         notes=(*job.collect_notes(), *before.list_notes()),
     )

@@ -22,7 +22,7 @@ from corewise import process_control
 from corewise.measured.runtimes.base import MissingPart, Runtime
 from corewise.measured.runtimes.devices.host_memory import read_free_host_bytes
 from corewise.measured.runtimes.registry import find_runtime
-from corewise.measured.trial import Trial, to_json, write_json_atomically
+from corewise.measured.trial import ONE_NODE, NodePart, Trial, to_json, write_json_atomically
 from corewise.measured.worker.control_pipe import Channel
 from corewise.measured.worker.descendants import end_leftovers, find_children
 from corewise.measured.worker.rank import RankPlan, build_failure, run_rank
@@ -86,9 +86,17 @@ class Zygote:
             gc.freeze()
 
     def run(
-        self, trial: Trial, out_dir: Path, asked_at_ns: int, control: Optional[Channel] = None
+        self,
+        trial: Trial,
+        out_dir: Path,
+        asked_at_ns: int,
+        control: Optional[Channel] = None,
+        part: NodePart = ONE_NODE,
     ) -> Optional[Sequence[str]]:
         """Run the trial once, with a result file per rank, and kill the processes that it leaves behind.
+
+        Of a trial on several nodes, only the part of this node is run. Sampling then starts on a message of the
+        control side, which hears from all nodes.
 
         Returns:
             The names of those processes, or None if the control side stops or ends.
@@ -97,10 +105,10 @@ class Zygote:
         earlier_children = find_children()
         rendezvous = create_rendezvous_folder()
         oom_kills = count_oom_kills()
-        ranks = self.start_ranks(trial, rendezvous, out_dir, asked_at_ns)
+        ranks = self.start_ranks(trial, rendezvous, out_dir, asked_at_ns, part=part)
         has_ended = False
         try:
-            has_ended = self._watch(ranks, trial, control)
+            has_ended = self._watch(ranks, trial, control, part)
         finally:
             for rank in ranks:
                 if not has_ended or not wait_for_end(rank, GRACE_PERIOD_S):
@@ -118,15 +126,21 @@ class Zygote:
         return leftovers
 
     def start_ranks(
-        self, trial: Trial, rendezvous: str, out_dir: Path, asked_at_ns: int, held: bool = False
+        self,
+        trial: Trial,
+        rendezvous: str,
+        out_dir: Path,
+        asked_at_ns: int,
+        held: bool = False,
+        part: NodePart = ONE_NODE,
     ) -> list[RankHandle]:
-        """Start all ranks of a run."""
+        """Start the ranks of a run on this node."""
         free_bytes = read_free_host_bytes()
         return [
             self._start_rank(
-                RankPlan(trial, rank, rendezvous, out_dir / f"rank-{rank}.json", asked_at_ns, held, free_bytes)
+                RankPlan(trial, rank, rendezvous, out_dir / f"rank-{rank}.json", asked_at_ns, held, free_bytes, part)
             )
-            for rank in range(trial.num_ranks)
+            for rank in part.select_ranks(trial.num_ranks)
         ]
 
     def warm_for(self, trial: Trial) -> None:
@@ -181,7 +195,7 @@ class Zygote:
         runtime.warm()
         return runtime
 
-    def _watch(self, ranks: list[RankHandle], trial: Trial, control: Optional[Channel]) -> bool:
+    def _watch(self, ranks: list[RankHandle], trial: Trial, control: Optional[Channel], part: NodePart) -> bool:
         """Wait for all ranks; return False if the control side stops or ends."""
         deadline = time.monotonic() + trial.protocol.timeout_s
         grace_until: Optional[float] = None
@@ -195,17 +209,25 @@ class Zygote:
                 until = deadline if grace_until is None else min(deadline, grace_until)
                 for key, _ in selector.select(max(0.0, until - time.monotonic())):
                     if isinstance(key.data, Channel):
-                        if any(m["cmd"] == "stop" for m in key.data.receive_available()) or key.data.closed:
+                        messages = key.data.receive_available()
+                        if any(m["cmd"] == "stop" for m in messages) or key.data.closed:
                             return False
+                        for message in messages:
+                            if message["cmd"] == "sample":
+                                _start_sampling(ranks, message["plan"])
+                            elif message["cmd"] == "peer-failed":
+                                grace_until = grace_until or time.monotonic() + GRACE_PERIOD_S
                         continue
                     rank = key.data
                     dead = key.fd != rank.channel.read_fd
-                    if not rank.gone and (dead or self._handle_messages(rank, ranks, trial, control)):
+                    if not rank.gone and (dead or self._handle_messages(rank, ranks, trial, control, part)):
                         rank.gone = True
                         for fd in rank.watched_fds:
                             selector.unregister(fd)
-                        if len(ranks) > 1 and not _has_succeeded(rank):
+                        if trial.num_ranks > 1 and not _has_succeeded(rank):
                             grace_until = grace_until or time.monotonic() + GRACE_PERIOD_S
+                            if part.num_nodes > 1 and control is not None:
+                                control.send(event="failed", rank=rank.rank)
                 now = time.monotonic()
                 if now >= deadline:
                     limit = f"no result within {trial.protocol.timeout_s:g} s (protocol.timeout_s); killed"
@@ -218,7 +240,7 @@ class Zygote:
         return True
 
     def _handle_messages(
-        self, rank: RankHandle, ranks: list[RankHandle], trial: Trial, control: Optional[Channel]
+        self, rank: RankHandle, ranks: list[RankHandle], trial: Trial, control: Optional[Channel], part: NodePart
     ) -> bool:
         """Handle the messages of a rank; return whether it has ended."""
         for message in rank.channel.receive_available():
@@ -228,11 +250,19 @@ class Zygote:
                 control.send(event="phase", phase=message["phase"])
         if all(r.ready is not None for r in ranks):
             ready = [r.ready for r in ranks if r.ready is not None]
-            plan = plan_sampling(trial.protocol, [m["expected_s"] for m in ready], bool(ready[0]["independent"]))
-            for other in ranks:
-                other.channel.send(**plan.to_message())
-                other.ready = None
+            expected_s, independent = [m["expected_s"] for m in ready], bool(ready[0]["independent"])
+            for each in ranks:
+                each.ready = None
+            if part.num_nodes > 1 and control is not None:
+                control.send(event="ready", expected_s=expected_s, independent=independent)
+            else:
+                _start_sampling(ranks, plan_sampling(trial.protocol, expected_s, independent).to_message())
         return rank.channel.closed
+
+
+def _start_sampling(ranks: list[RankHandle], plan: Mapping[str, Any]) -> None:
+    for rank in ranks:
+        rank.channel.send(**plan)
 
 
 def create_rendezvous_folder() -> str:
