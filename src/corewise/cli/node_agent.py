@@ -7,8 +7,8 @@ import typer
 
 
 def node_agent(
-    run: Annotated[str, typer.Option("--run", metavar="HOST:PORT", help="Where the run listens.")],
-    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="The secret of the run, in its store.")],
+    run: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the run listens.")],
+    secret: Annotated[Path, typer.Argument(metavar="FILE", help="The secret of the run, in its store.")],
 ) -> None:
     """Serve a run on several nodes; `corewise run --on` starts one of these on each node."""
     from corewise.cli.launching.node_group_start import find_node_rank

@@ -75,7 +75,8 @@ def open_node_group(wanted: NodesWanted, store: Path, *, quiet: bool) -> Iterato
         built = get_builder(launcher)(
             NodeStart(
                 hosts=hosts,
-                command=(*agent, "--run", f"{own_address}:{port}", "--secret", str(secret)),
+                # No options: torchrun would take them for its own.
+                command=(*agent, f"{own_address}:{port}", str(secret)),
                 address=addresses[0],
                 port=random.SystemRandom().choice(PORTS),
                 exported=tuple(name for name in EXPORTED if os.environ.get(name)),

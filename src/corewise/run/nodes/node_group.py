@@ -53,10 +53,6 @@ class _Node:
     def name(self) -> str:
         return self.greeting.name
 
-    def lose(self, reason: str) -> None:
-        self.problem = self.problem or f"{self.name} was lost: {reason}"
-        self.channel.close()
-
 
 class NodeGroup:
     """The agents of a run. It serves a run as its pool of warm parents."""
@@ -133,7 +129,7 @@ class NodeGroup:
         for index, node in enumerate(nodes):
             part = NodePart(index, len(nodes), address, port) if len(nodes) > 1 else NodePart()
             if not node.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), part=asdict(part)):
-                node.lose("the connection ended")
+                self._lose(node, "the connection ended")
         answers = self._relay(trial, nodes)
         return [result for index, node in enumerate(nodes) for result in _read_answer(trial, index, node, answers)]
 
@@ -153,7 +149,7 @@ class NodeGroup:
                 if not readable:
                     for key in list(selector.get_map().values()):
                         selector.unregister(key.fd)
-                        nodes[key.data].lose("no answer after the time limit of the run")
+                        self._lose(nodes[key.data], "no answer after the time limit of the run")
                 for key, _ in readable:
                     index, node = key.data, nodes[key.data]
                     for message in node.channel.receive_available():
@@ -166,7 +162,7 @@ class NodeGroup:
                             selector.unregister(key.fd)
                     if node.channel.closed and index not in answers:
                         selector.unregister(key.fd)
-                        node.lose("the connection ended")
+                        self._lose(node, "the connection ended")
                         _report_failure(nodes, answers, index)
                 if len(ready) == len(nodes):
                     expected_s = [seconds for index in sorted(ready) for seconds in ready[index]["expected_s"]]
@@ -189,10 +185,16 @@ class NodeGroup:
                 for message in node.channel.receive_available():
                     return message
                 if node.channel.closed:
-                    node.lose("the connection ended")
+                    self._lose(node, "the connection ended")
         if not node.problem:
-            node.lose("no answer")
+            self._lose(node, "no answer")
         return {}
+
+    def _lose(self, node: _Node, reason: str) -> None:
+        """Mark the node as lost. Most launchers end all nodes after the first loss, so that one is named."""
+        lost = [each.problem for each in self._nodes if each.problem]
+        node.problem = lost[0] if lost else f"{node.name} was lost: {reason}"
+        node.channel.close()
 
     def close(self) -> None:
         """Ask the agents to end, then end the launcher."""
