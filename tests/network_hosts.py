@@ -66,16 +66,13 @@ def run_two_hosts() -> Iterator[NetworkHosts]:
         for name in names:
             _call("ip", "netns", "add", name)()
             stack.callback(_remove, name)
-        _call("ip", "link", "add", LINK, "netns", names[0], "type", "veth")(
-            "peer", "name", LINK, "netns", names[1]
-        )
+        _call("ip", "link", "add", LINK, "netns", names[0], "type", "veth")("peer", "name", LINK, "netns", names[1])
         for name, address in zip(names, ADDRESSES, strict=True):
             for words in (f"addr add {address}/24 dev {LINK}", f"link set {LINK} up", "link set lo up"):
                 _call("ip", "-n", name, *words.split())()
         shell = folder / "remote-shell"
         cases = [
-            f'{address}) exec ip netns exec {name} sh -c "$*";;'
-            for name, address in zip(names, ADDRESSES, strict=True)
+            f'{address}) exec ip netns exec {name} sh -c "$*";;' for name, address in zip(names, ADDRESSES, strict=True)
         ]
         shell.write_text(REMOTE_SHELL.format(cases="\n".join(cases)))
         shell.chmod(0o755)

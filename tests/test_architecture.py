@@ -31,7 +31,7 @@ ALLOWED_IMPORTS = {
     "study": {"measured", "machine"},
     "store": {"measured", "study", "stats"},
     "launch": {"accelerate", "measured", "machine", "study", "cluster"},
-    "run": {"accelerate", "measured", "machine", "study", "stats", "store", "launch"},
+    "run": {"accelerate", "measured", "machine", "study", "stats", "store", "launch", "cluster"},
     "analysis": {"measured", "machine", "study", "stats", "store"},
     "report": {"measured", "machine", "study", "stats", "store", "analysis"},
     "explain": {"measured", "machine", "study", "store", "launch", "run", "analysis", "report"},

@@ -27,7 +27,6 @@ VERBS = {
     "report": "corewise.cli.report:report",
     "export": "corewise.cli.export:export",
     "bundle": "corewise.cli.bundle:bundle",
-    "node-agent": "corewise.cli.node_agent:node_agent",
 }
 VERB_SETTINGS: dict[str, dict[str, Any]] = {
     "doctor": {"cls": MeasuringVerb},
@@ -35,8 +34,6 @@ VERB_SETTINGS: dict[str, dict[str, Any]] = {
     "primitives": {"cls": MeasuringVerb},
     "tune": {"cls": TuneVerb},
     "launch": {"context_settings": COMMAND_LAST},
-    # Started by `corewise run` on each node, never by people.
-    "node-agent": {"hidden": True},
 }
 
 

@@ -43,7 +43,7 @@ def run_agents(folder: Path, env: Mapping[int, Mapping[str, str]] | None = None)
         for rank in range(2):
             place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
             own = {**os.environ, **place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **(env or {}).get(rank, {})}
-            command = [sys.executable, "-P", "-m", "corewise", "node-agent", f"127.0.0.1:{port}", str(secret)]
+            command = [sys.executable, "-P", "-m", "corewise.run.nodes", f"127.0.0.1:{port}", str(secret)]
             with open(log, "ab") as out:
                 agents.append(subprocess.Popen(command, env=own, stdout=out, stderr=out, start_new_session=True))
         return agents

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corewise.cli.launching.node_process import LAUNCHER_PREFIXES
 from corewise.cli.launching.nodes import EXPORTED, PORTS, _find_address, choose_launcher, find_hosts
 from corewise.cli.submitting.options import LOCAL, NODE_LAUNCHERS
-from corewise.cluster import ClusterError, resolve
 from corewise.errors import UserError
 from corewise.launch.launchers.contract import NodeStart
 from corewise.launch.launchers.registry import get_builder
@@ -71,7 +69,7 @@ def open_node_group(wanted: NodesWanted, store: Path, *, quiet: bool) -> Iterato
 
     def start(port: int, secret: Path, log: Path) -> list["subprocess.Popen[bytes]"]:
         # -P keeps Python from importing modules of the working directory.
-        agent = (sys.executable, "-P", "-m", "corewise", "node-agent")
+        agent = (sys.executable, "-P", "-m", "corewise.run.nodes")
         built = get_builder(launcher)(
             NodeStart(
                 hosts=hosts,
@@ -112,22 +110,6 @@ def open_node_group(wanted: NodesWanted, store: Path, *, quiet: bool) -> Iterato
         yield group
     finally:
         group.close()
-
-
-def find_node_rank() -> int:
-    """Return the place of this process among those of its launcher; removes the launcher's variables.
-
-    Raises:
-        UserError: no launcher started this process.
-    """
-    try:
-        node_rank = resolve(os.environ).rank
-    except ClusterError as problem:
-        raise UserError(f"the place of this node in the run is unknown: {problem}") from None
-    for name in list(os.environ):
-        if name.startswith(LAUNCHER_PREFIXES) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-            del os.environ[name]
-    return node_rank
 
 
 def find_route_source(address: str) -> str:
