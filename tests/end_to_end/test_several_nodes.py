@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.network_hosts import need_network_hosts, run_two_hosts
-from tests.slurm_cluster import need_slurm, run_slurm
 
 from corewise.store.store import Store
 from corewise.study.record import Record
+from tests.network_hosts import need_network_hosts, run_two_hosts
+from tests.slurm_cluster import need_slurm, run_slurm
 
 pytestmark = pytest.mark.slow
 

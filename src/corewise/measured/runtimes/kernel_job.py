@@ -6,11 +6,12 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.arrays.array_contract import Arrays
-from corewise.measured.runtimes.base import Check, Infeasible, RankContext, ReplicaJob
+from corewise.measured.runtimes.base import Check, Infeasible, Job, RankContext
+from corewise.measured.runtimes.communication.communicator import Communicator
 from corewise.measured.runtimes.devices.gpu_clocks import sample_clocks
 from corewise.measured.runtimes.memory_room import build_memory_refusal, compute_memory_share
 from corewise.measured.runtimes.trial_params import require_defaults
@@ -23,14 +24,16 @@ EXTRA_BYTES = 2**26
 Facts = Callable[[], Mapping[str, Any]]
 
 
-class KernelJob(ReplicaJob):
-    """One run of a kernel; its ranks are independent replicas."""
+class KernelJob(Job):
+    """One run of a kernel. Its ranks are independent replicas unless they share a communicator."""
 
-    samples_per_step = 1.0
-
-    def __init__(self, run: KernelRun, facts: Facts) -> None:
+    def __init__(self, run: KernelRun, facts: Facts, communicator: Optional[Communicator] = None) -> None:
         self.run = run
+        self.independent = communicator is None
+        # The ranks of a distributed kernel complete one sample together.
+        self.samples_per_step = 1.0 if communicator is None else 1.0 / communicator.num_ranks
         self._facts = facts
+        self._communicator = communicator
 
     def check(self) -> Check:
         return self.run.check()
@@ -38,9 +41,14 @@ class KernelJob(ReplicaJob):
     def step(self) -> None:
         self.run.step()
 
+    def agree(self, flag: bool) -> bool:
+        return flag if self._communicator is None else self._communicator.agree(flag)
+
     def read_facts(self) -> Mapping[str, Any]:
         """Read the facts of the framework and of the kernel; on a GPU also its clocks under load."""
         known = dict(self._facts())
+        if self._communicator is not None:
+            known.update(self._communicator.read_facts())
         if "gpu_uuid" in known:
             known.update(sample_clocks(self.run.step, str(known["gpu_uuid"])))
         return {**known, **self.run.read_facts()}
@@ -50,16 +58,32 @@ class KernelJob(ReplicaJob):
 
     def close(self) -> None:
         self.run.close()
+        if self._communicator is not None:
+            self._communicator.close()
 
 
 def prepare_kernel(
-    kernel: Kernel, arrays: Arrays, params: TrialParameters, context: RankContext, facts: Facts = dict
+    kernel: Kernel,
+    arrays: Arrays,
+    params: TrialParameters,
+    context: RankContext,
+    facts: Facts = dict,
+    open_communicator: Optional[Callable[[], Communicator]] = None,
 ) -> KernelJob:
-    """Prepare the job of a kernel; raise Infeasible before allocating arrays if it cannot run."""
+    """Prepare the job of a kernel; raise Infeasible before allocating arrays if it cannot run.
+
+    Args:
+        open_communicator: connects the ranks of the trial; called only for a distributed kernel.
+    """
     args = resolve_kernel_args(kernel, params)
     dtype = params.dtype.value
     require_kernel_point(kernel, arrays, params, args)
     require_memory(kernel, args, dtype, compute_memory_share(arrays, context), arrays, context.num_local_ranks)
+    communicator = None
+    if kernel.is_distributed:
+        if open_communicator is None:
+            raise Infeasible(f"{kernel.name} passes messages, which the runtime {arrays.runtime} does not support")
+        communicator = open_communicator()
     setup = KernelSetup(
         arrays=arrays,
         dtype=dtype,
@@ -69,8 +93,9 @@ def prepare_kernel(
         num_threads=params.threads,
         float32_precision=params.float32_precision.value,
         num_ranks=context.num_local_ranks,
+        communicator=communicator,
     )
-    return KernelJob(kernel.build(setup), facts)
+    return KernelJob(kernel.build(setup), facts, communicator)
 
 
 def resolve_kernel_args(kernel: Kernel, params: TrialParameters) -> Dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.base import Infeasible, RankContext
+from corewise.measured.runtimes.communication.communicator import Communicator
 from corewise.measured.runtimes.kernel_job import KernelJob, prepare_kernel
 from corewise.measured.runtimes.torch.arrays import TorchArrays
 from corewise.measured.runtimes.torch.numerics import set_numerics
@@ -25,7 +26,13 @@ def prepare_torch_kernel(kernel: Kernel, params: TrialParameters, context: RankC
     def collect_facts() -> Mapping[str, Any]:
         return {**collect_process_facts(settings), **collect_gpu_facts(settings), **_describe_gpu(settings.device)}
 
-    return prepare_kernel(kernel, TorchArrays(settings.device), params, context, collect_facts)
+    def connect() -> Communicator:
+        # Replicas do not pay for the import.
+        from corewise.measured.runtimes.torch.communication.open_communicator import open_communicator
+
+        return open_communicator(params, context)
+
+    return prepare_kernel(kernel, TorchArrays(settings.device), params, context, collect_facts, connect)
 
 
 def _read_kernel_settings(params: TrialParameters, context: RankContext) -> Settings:

@@ -26,6 +26,8 @@ class KernelSetup:
         folder: A folder on this node for the trial's files.
         float32_precision: The precision of float32 products: default, bf16 or tf32.
         num_ranks: Ranks that share the memory of this node.
+        communicator: Passes messages among all ranks of the trial
+            (corewise.measured.runtimes.communication.communicator.Communicator); None unless the kernel is distributed.
     """
 
     arrays: Any
@@ -36,6 +38,7 @@ class KernelSetup:
     num_threads: int
     float32_precision: str = "default"
     num_ranks: int = 1
+    communicator: Any = None
 
 
 class KernelRun(abc.ABC):
@@ -67,6 +70,8 @@ class Kernel(Workload):
 
     is_kernel = True
     counts_by_dtype = True
+    # Whether all ranks work on one problem and pass messages; otherwise each rank is a replica.
+    is_distributed = False
 
     @abc.abstractmethod
     def list_dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:

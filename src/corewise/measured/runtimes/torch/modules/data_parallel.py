@@ -5,7 +5,6 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from corewise.measured.runtimes.base import Infeasible, RankContext
+from corewise.measured.runtimes.torch.communication.process_group import start_process_group
 from corewise.measured.runtimes.torch.settings import Settings
-
-RENDEZVOUS_FILE = "process-group"
 
 
 class RankGroup:
@@ -31,13 +29,7 @@ class RankGroup:
         if device.type == "cuda" and torch.cuda.device_count() < self.num_ranks:
             num_gpus = torch.cuda.device_count()
             raise Infeasible(f"{self.num_ranks} data-parallel processes need a GPU each; this machine has {num_gpus}")
-        # All ranks are on this node.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = dist.FileStore(  # type: ignore[attr-defined]
-            os.path.join(context.rendezvous, RENDEZVOUS_FILE), self.num_ranks
-        )
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.num_ranks)
+        start_process_group(context, "nccl" if device.type == "cuda" else "gloo")
 
     @property
     def is_distributed(self) -> bool:
