@@ -134,6 +134,8 @@ class WarmParent:
             selector.register(self.channel.read_fd, selectors.EVENT_READ)
             if relay is not None:
                 selector.register(relay.read_fd, selectors.EVENT_READ, relay)
+                for message in relay.take_pending():
+                    self.channel.send(**message)
             while True:
                 left = limit - time.monotonic()
                 if left <= 0:

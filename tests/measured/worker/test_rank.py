@@ -24,7 +24,8 @@ def test_other_processes_count_unless_ranks_share_their_cpus(
 ) -> None:
     ranks = tuple(RankPlacement(each) for each in cpus)
     trial = Trial("0" * 16, TrialParameters(bind=Binding(bind)), Protocol(), ranks, {}, ("python",))
-    metrics = _drop_shared_cpu_time(trial, {"other_cpu_s": 0.5, "steal_s": 0.1})
+    plan = RankPlan(trial, 0, "", Path("rank-0.json"), 0)
+    metrics = _drop_shared_cpu_time(plan, {"other_cpu_s": 0.5, "steal_s": 0.1})
     assert metrics == {"other_cpu_s": 0.5 if is_counted else 0.0, "steal_s": 0.1}
 
 

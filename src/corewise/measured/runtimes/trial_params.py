@@ -20,7 +20,7 @@ def compute_rank_batch(params: TrialParameters) -> int:
     num_sharing = params.processes if params.batch_scope == BatchScope.NODE else params.num_ranks
     rank_batch = batch // num_sharing
     if rank_batch < 1:
-        raise Infeasible(f"a batch of {batch} per {params.batch_scope} is too small for {num_sharing} processes")
+        raise Infeasible(f"a {params.batch_scope} batch of {batch} is too small for {num_sharing} processes")
     return rank_batch
 
 

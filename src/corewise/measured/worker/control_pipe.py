@@ -36,9 +36,17 @@ class Channel:
             return False
         return True
 
+    def take_pending(self) -> list[dict[str, Any]]:
+        """Return messages that were read together with the last one that `receive` returned.
+
+        Call it before waiting for the descriptor, which does not become readable for them.
+        """
+        pending, self._pending = self._pending, []
+        return pending
+
     def receive_available(self) -> list[dict[str, Any]]:
         """Return the messages of one read; call it when the descriptor is readable."""
-        pending, self._pending = self._pending, []
+        pending = self.take_pending()
         try:
             data = os.read(self.read_fd, READ_BYTES)
         except OSError:

@@ -203,20 +203,20 @@ class Zygote:
             for rank in ranks:
                 for fd in rank.open_watches(stack):
                     selector.register(fd, selectors.EVENT_READ, rank)
+            messages: list[dict[str, Any]] = []
             if control is not None:
                 selector.register(control.read_fd, selectors.EVENT_READ, control)
+                messages = control.take_pending()
             while not all(rank.gone for rank in ranks):
+                if messages and _obey(messages, ranks):
+                    grace_until = grace_until or time.monotonic() + GRACE_PERIOD_S
+                messages = []
                 until = deadline if grace_until is None else min(deadline, grace_until)
                 for key, _ in selector.select(max(0.0, until - time.monotonic())):
                     if isinstance(key.data, Channel):
                         messages = key.data.receive_available()
                         if any(m["cmd"] == "stop" for m in messages) or key.data.closed:
                             return False
-                        for message in messages:
-                            if message["cmd"] == "sample":
-                                _start_sampling(ranks, message["plan"])
-                            elif message["cmd"] == "peer-failed":
-                                grace_until = grace_until or time.monotonic() + GRACE_PERIOD_S
                         continue
                     rank = key.data
                     dead = key.fd != rank.channel.read_fd
@@ -258,6 +258,14 @@ class Zygote:
             else:
                 _start_sampling(ranks, plan_sampling(trial.protocol, expected_s, independent).to_message())
         return rank.channel.closed
+
+
+def _obey(messages: Sequence[Mapping[str, Any]], ranks: list[RankHandle]) -> bool:
+    """Obey messages to the ranks of a trial on several nodes; return whether a rank of another node has failed."""
+    for message in messages:
+        if message["cmd"] == "sample":
+            _start_sampling(ranks, message["plan"])
+    return any(message["cmd"] == "peer-failed" for message in messages)
 
 
 def _start_sampling(ranks: list[RankHandle], plan: Mapping[str, Any]) -> None:
