@@ -30,7 +30,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 LAUNCH = typer.main.get_command(APP).commands["launch"]  # type: ignore[attr-defined]
-OPTIONS = [param for param in LAUNCH.params if param.param_type_name == "option"]
+OPTIONS = [
+    param for param in LAUNCH.params if param.param_type_name == "option" and not getattr(param, "hidden", False)
+]
 
 
 def rows(first: str) -> list[tuple[str, str]]:

@@ -50,7 +50,7 @@ def start_on_nodes(request: LaunchRequest) -> int:
     launcher, program = choose_launcher(request, os.environ)
     address = _find_address(hosts[0], uses_slurm=launcher == "srun")
     port = request.master_port or random.SystemRandom().choice(PORTS)
-    node_command = (sys.executable, "-m", "corewise", *build_node_arguments(request, address, hosts, port))
+    node_command = (sys.executable, "-P", "-m", "corewise", *build_node_arguments(request, address, hosts, port))
     built = get_builder(launcher)(
         NodeStart(
             hosts=hosts,
