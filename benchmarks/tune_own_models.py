@@ -133,7 +133,8 @@ def run_case(case: Case, name: str, rounds: int, seconds: float) -> Outcome:
             return Outcome(name, "failed", "", elapsed_s, overrun, None, None, (), (), f"{done.returncode}: {problem}")
         answer = json.loads(done.stdout)
         best = answer["best"]["words"]
-        if best == answer["default"]["words"]:
+        # An answer that was not confirmed in time writes no settings.
+        if best == answer["default"]["words"] or not (place / "tuned.yaml").exists():
             return Outcome(name, answer["verdict"], best, elapsed_s, overrun, None, None, (), ())
         try:
             rates = _run_scripts(case, answer, place, rounds, seconds)
