@@ -21,6 +21,8 @@ LOG_TAIL_LINES = 15
 _MAX_LOG_BYTES = 2**16
 # Outcomes that a job writes itself.
 DONE, OUT_OF_TIME = "done", "time"
+# The beginning of the reason of a job that returned to the queue.
+REQUEUED = "requeued"
 # States after which a follow-up job resumes, if the job made progress.
 _RESUMED_STATES = frozenset({"TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "UNKNOWN"})
 
@@ -41,6 +43,12 @@ class JobProgress:
     @property
     def is_complete(self) -> bool:
         return self.num_trials is not None and self.num_done >= self.num_trials
+
+    @property
+    def shown_job(self) -> Job:
+        """The job as it is shown: the store says that it runs before the scheduler is asked again."""
+        is_waiting = self.job.state == "PENDING" and not self.job.reason.startswith(REQUEUED)
+        return replace(self.job, state="RUNNING", reason="") if self.report is not None and is_waiting else self.job
 
     @property
     def has_advanced(self) -> bool:
@@ -114,7 +122,7 @@ class JobFollower:
             return replace(progress, job=job)
         is_requeued = job.state == "RUNNING" and state.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
         if state.state != job.state or (state.reason and state.reason != job.reason):
-            reason = f"requeued: {state.reason}" if is_requeued else state.reason
+            reason = f"{REQUEUED}: {state.reason}" if is_requeued else state.reason
             if is_requeued:
                 self.messages.append(f"job {job.job_id} returned to the queue ({state.reason or 'no reason given'})")
             job = self.log.record_state(job, state.state, reason, has_ended=False)
