@@ -218,7 +218,7 @@ def run_with_faults(
 ) -> dict[str, Any]:
     """Run the study through scancel, a killed slurmd and a restarted controller; count the records."""
     command = build_command(folder, num_trials, sample_s)
-    store, events, outputs = folder / "store", [], []
+    store, events = folder / "store", []
     cluster.wait_until_idle()
     with watch_calls(calls) as counted:
         start = time.perf_counter()
@@ -229,7 +229,7 @@ def run_with_faults(
             counted["squeue"] -= 1
             cluster.run(["scancel", job_id])
             events.append(f"scancel after {count_records(store)} records")
-            outputs.append(process.communicate()[1][-2000:])
+            print(process.communicate()[1], end="", flush=True)
         cluster.wait_until_idle()
         with start_command(cluster, command) as process:
             wait_for_records(store, 2 * num_trials // 5, process)
@@ -240,7 +240,7 @@ def run_with_faults(
             cluster.kill(CONTROLLER)
             events.append(f"controller killed after {count_records(store)} records")
             cluster.start_controller()
-            outputs.append(process.communicate()[1][-2000:])
+            print(process.communicate()[1], end="", flush=True)
         wall_s = time.perf_counter() - start
     measured_s, statuses, is_complete = read_store(store, num_trials)
     return {
@@ -250,7 +250,6 @@ def run_with_faults(
         "statuses": statuses,
         "is_complete": is_complete,
         "calls": dict(counted),
-        "outputs": outputs,
     }
 
 

@@ -11,7 +11,8 @@ from corewise.tuning.api import tune as call
 
 APP = build_app()
 
-OF_THE_TERMINAL = {"as_json"}
+OF_CLUSTERS = {"on", "partition", "time_limit", "account", "constraint", "site", "detach", "job"}
+OF_THE_TERMINAL = {"as_json", *OF_CLUSTERS}
 OF_PYTHON = {"follower", "environment", "trust_environment"}
 EMPTY = (None, ())
 

@@ -115,9 +115,9 @@ def run(
     limits = JobLimits(store, job, stop_at)
     if report or output:
         require_chart_packages("--report and -o")
-    loaded = load_study(study, overrides or [])
-    wanted = choose_nodes(on, nodes, hostfile, os.environ)
-    with ExitStack() as stack:
+    with limits.report_errors(), ExitStack() as stack:
+        loaded = load_study(study, overrides or [])
+        wanted = choose_nodes(on, nodes, hostfile, os.environ)
         group = stack.enter_context(open_node_group(wanted, store, quiet=quiet)) if wanted is not None else None
         host, num_nodes = (group.host, group.num_nodes) if group is not None else (None, 1)
         made = plan_study(loaded, host, trust_environment=trust_environment, num_nodes=num_nodes)

@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,6 +14,17 @@ from corewise.cli.common_options import DEFAULT_STORE, JsonOption, PythonOption,
 from corewise.cli.exit_codes import SOME_FAILED
 from corewise.cli.process.interrupts import compute_exit_code
 from corewise.cli.render.chart_packages import require_chart_packages
+from corewise.cli.submitting.options import (
+    AccountOption,
+    ConstraintOption,
+    DetachOption,
+    JobOption,
+    PartitionOption,
+    SiteOption,
+    TimeOption,
+    TuneOnOption,
+    gather_tuning_options,
+)
 from corewise.cli.verb_classes import COMMAND_HINT
 from corewise.errors import UserError
 
@@ -44,6 +55,14 @@ def tune(
     again: options.Again = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    on: TuneOnOption = None,
+    partition: PartitionOption = None,
+    time_limit: TimeOption = None,
+    account: AccountOption = None,
+    constraint: ConstraintOption = None,
+    site: SiteOption = None,
+    detach: DetachOption = False,
+    job: JobOption = None,
 ) -> None:
     """Find the fastest settings that keep the results the same, and confirm them in fresh processes.
 
@@ -77,52 +96,90 @@ def tune(
       corewise tune --distributed --batch 64 -- python t.py {batch_per_rank}
 
       corewise tune resnet50 --set device=cuda --report tuned.html
+
+      corewise tune resnet50 --budget 10m --on slurm --partition cpu --time 20m
     """
-    from corewise.analysis.tuning_results import NOT_MEASURED
-    from corewise.tuning.api import tune as find_best
-    from corewise.tuning.progress_output import open_follower
     from corewise.tuning.question import read_assignments
-    from corewise.tuning.session import Interrupted
 
     if report is not None:
         require_chart_packages("--report")
+    subject_or_command = parse_subject(subject)
+    options = gather_tuning_options(on, partition, time_limit, account, constraint, site)
+    if options is not None:
+        from corewise.cli.submitting.submit_tuning import TuningOptions, submit_tuning
+
+        given = TuningOptions(
+            subject=subject_or_command,
+            budget=budget,
+            output=output,
+            report=report,
+            python=python,
+            values=(
+                *(("--mode", mode), ("--batch", None if batch is None else str(batch)), ("--runtime", runtime)),
+                *(("--throughput", throughput), ("--step-time", step_time), ("--check", check), ("--workdir", workdir)),
+            ),
+            lists=(("--allow", allow), ("--set", fixed), ("--args", args)),
+            switches=(("--distributed", distributed), ("--again", again)),
+        )
+        raise typer.Exit(submit_tuning(given, store, options, detach=detach, as_json=as_json, quiet=quiet))
+    arguments = {
+        "mode": mode,
+        "budget": budget,
+        "batch": batch,
+        "allow": allow or [],
+        "fixed": read_assignments(fixed or [], "--set"),
+        "args": read_assignments(args or [], "--args"),
+        "store": store,
+        "output": output,
+        "report": report,
+        "python": python,
+        "runtime": runtime,
+        "throughput": throughput,
+        "step_time": step_time,
+        "check": check,
+        "distributed": distributed,
+        "workdir": workdir,
+        "again": again,
+    }
+    code = _tune_here(subject_or_command, arguments, job=job, as_json=as_json, quiet=quiet)
+    if code:
+        raise typer.Exit(code)
+
+
+def _tune_here(
+    subject: str | list[str], arguments: dict[str, Any], *, job: str | None, as_json: bool, quiet: bool
+) -> int:
+    """Tune on this machine and print the answer, or write it to the store inside a job; return the exit code."""
+    from corewise.analysis.tuning_results import NOT_MEASURED
+    from corewise.cli.submitting.tuning_job import TuningJob
+    from corewise.tuning.api import tune as find_best
+    from corewise.tuning.progress_output import open_follower
+    from corewise.tuning.session import Interrupted
+
     code = 0
-    with open_follower(quiet=quiet or as_json) as follower:
+    tuning_job = TuningJob(arguments["store"], job)
+    with tuning_job.report_errors(), open_follower(quiet=quiet or as_json) as follower:
         try:
-            result = find_best(
-                parse_subject(subject),
-                mode=mode,
-                budget=budget,
-                batch=batch,
-                allow=allow or [],
-                fixed=read_assignments(fixed or [], "--set"),
-                args=read_assignments(args or [], "--args"),
-                store=store,
-                output=output,
-                report=report,
-                python=python,
-                runtime=runtime,
-                throughput=throughput,
-                step_time=step_time,
-                check=check,
-                distributed=distributed,
-                workdir=workdir,
-                again=again,
-                follower=follower,
-            )
+            result = find_best(subject, **arguments, follower=follower)
         except Interrupted as stopped:
             result, code = stopped.result, compute_exit_code()
         except KeyboardInterrupt:
             result, code = None, compute_exit_code()
     if result is None:
         print(NO_RESULT, file=sys.stderr)
-        raise typer.Exit(code)
+        return code
+    if not code:
+        is_incomplete = not has_all_files(result, arguments["output"], arguments["report"])
+        code_of_result = SOME_FAILED if result.verdict == NOT_MEASURED or is_incomplete else 0
+        if not tuning_job.report_answer(result, code_of_result):
+            print(json.dumps(result.to_json()) if as_json else result)
+        return code_of_result
     print(json.dumps(result.to_json()) if as_json else result)
-    if not code and (result.verdict == NOT_MEASURED or not has_all_files(result, output, report)):
-        raise typer.Exit(SOME_FAILED)
-    if code:
-        print(f"\ncorewise: stopped. Results are in {store}. Run the same command again to resume.", file=sys.stderr)
-        raise typer.Exit(code)
+    print(
+        f"\ncorewise: stopped. Results are in {arguments['store']}. Run the same command again to resume.",
+        file=sys.stderr,
+    )
+    return code
 
 
 def has_all_files(result: "TuneResult", output: Path | None, report: Path | None) -> bool:

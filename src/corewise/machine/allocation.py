@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from corewise.machine.machine_model import Allocation, Limit, Topology
@@ -60,6 +61,17 @@ def choose_cpus(topology: Topology, cpus: Collection[int], num_cpus: int) -> tup
         for sibling, number in enumerate(numbers)
     )
     return tuple(sorted(number for *_, number in in_order[:num_cpus]))
+
+
+def restrict_allocation(topology: Topology, allocation: Allocation, index: int, num_shares: int) -> Allocation:
+    """Return the part of an allocation that one of several node processes on the same machine may use.
+
+    Raises:
+        ValueError: there are fewer cores than shares.
+    """
+    cpus = split_allocation(topology, allocation.cpus, index, num_shares)
+    num_cores = topology.select_cpus(cpus).num_cores
+    return replace(allocation, cpus=cpus, num_cores=num_cores, memory_bytes=allocation.memory_bytes // num_shares)
 
 
 def split_allocation(topology: Topology, cpus: Sequence[int], index: int, num_shares: int) -> tuple[int, ...]:

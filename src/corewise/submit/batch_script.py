@@ -27,7 +27,9 @@ class JobRequest:
 
     Attributes:
         name: The unique name of the job among those of the store.
-        arguments: The arguments of `corewise run`, without those that only the job knows.
+        verb: The verb of Corewise that the job runs: `run` or `tune`.
+        arguments: The arguments of the verb, without those that only the job knows.
+        command: The words after `--`, for a script that is tuned.
         folder: The working folder of the job.
         time_limit_s: The limit of the job; that of the partition if missing.
     """
@@ -41,6 +43,8 @@ class JobRequest:
     python: str
     site: Site
     time_limit_s: int | None = None
+    verb: str = "run"
+    command: tuple[str, ...] = ()
 
     @property
     def script_path(self) -> Path:
@@ -53,7 +57,9 @@ class JobRequest:
     @property
     def purpose(self) -> str:
         """What the job measures; two jobs with equal text do the same work."""
-        return shlex.join((*self.arguments, "--nodes", str(self.nodes)))
+        if self.verb == "run":
+            return shlex.join((*self.arguments, "--nodes", str(self.nodes)))
+        return shlex.join((self.verb, *self.arguments, "--", *self.command))
 
 
 def build_batch_script(request: JobRequest) -> str:
@@ -72,7 +78,8 @@ def build_batch_script(request: JobRequest) -> str:
     lines += site.environment
     if site.scratch:
         lines += [f'export TMPDIR="{_quote_inside(site.scratch, keep_variables=True)}"', 'mkdir -p "$TMPDIR"']
-    lines += _build_end_lines(request)
+    # A tuning has a budget of its own.
+    lines += _build_end_lines(request) if request.verb == "run" else []
     return "\n".join([*lines, f"exec {_build_command(request)}"]) + "\n"
 
 
@@ -113,10 +120,12 @@ def _build_end_lines(request: JobRequest) -> list[str]:
 
 def _build_command(request: JobRequest) -> str:
     nodes = () if request.nodes == 1 else ("--nodes", str(request.nodes))
-    start = (*request.site.container, request.site.python or request.python, "-P", "-m", "corewise", "run")
-    command = (*start, *request.arguments, *nodes, "--store", str(request.store), "--job", request.name)
+    start = (*request.site.container, request.site.python or request.python, "-P", "-m", "corewise")
+    options = (*request.arguments, *nodes, "--store", str(request.store), "--job", request.name)
+    line = shlex.join((*start, request.verb, *options))
     # Without quotes, an unknown end leaves no argument.
-    return f"{shlex.join(command)} $stop_at"
+    line += " $stop_at" if request.verb == "run" else ""
+    return f"{line} -- {shlex.join(request.command)}" if request.command else line
 
 
 def _quote_option(path: Path) -> str:

@@ -21,6 +21,8 @@ LOG_TAIL_LINES = 15
 _MAX_LOG_BYTES = 2**16
 # Outcomes that a job writes itself.
 DONE, OUT_OF_TIME = "done", "time"
+# The beginning of the reason of a job that returned to the queue.
+REQUEUED = "requeued"
 # States after which a follow-up job resumes, if the job made progress.
 _RESUMED_STATES = frozenset({"TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED", "UNKNOWN"})
 
@@ -41,6 +43,12 @@ class JobProgress:
     @property
     def is_complete(self) -> bool:
         return self.num_trials is not None and self.num_done >= self.num_trials
+
+    @property
+    def shown_job(self) -> Job:
+        """The job as it is shown: the store says that it runs before the scheduler is asked again."""
+        is_waiting = self.job.state == "PENDING" and not self.job.reason.startswith(REQUEUED)
+        return replace(self.job, state="RUNNING", reason="") if self.report is not None and is_waiting else self.job
 
     @property
     def has_advanced(self) -> bool:
@@ -65,6 +73,12 @@ class JobFollower:
     _forgotten: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
     _queried_at_s: float | None = None
+    _started_at_s: float = field(default_factory=time.time)
+    _seen_open: set[str] = field(default_factory=set)
+
+    def has_ended_before(self, job: Job) -> bool:
+        """Return whether an ended job was never seen open since this process follows the store."""
+        return job.job_id not in self._seen_open
 
     def read_progress(self, jobs: list[Job]) -> list[JobProgress]:
         """Read the progress of jobs; asks the scheduler only if the last answer is old enough."""
@@ -85,12 +99,16 @@ class JobFollower:
         report = read_report(self.store.path, job.name)
         if report is None or (not report.trial_ids and report.phase != ENDED):
             return JobProgress(job, report)
+        num_trials: int | None = len(report.trial_ids)
         num_done = sum(each in done for each in report.trial_ids)
         if report.phase == ENDED and job.is_open:
             state = "COMPLETED" if report.outcome in (DONE, OUT_OF_TIME) else "FAILED"
             reason = {DONE: "", OUT_OF_TIME: "stopped before its time limit"}.get(report.outcome, report.outcome)
             job = self.log.record_state(job, state, reason, has_ended=True)
-        return JobProgress(job, report, len(report.trial_ids), num_done)
+            # A job that failed before it had a plan has not done all of its zero trials.
+            num_trials = num_trials if report.outcome in (DONE, OUT_OF_TIME) else num_trials or None
+            self._seen_open.add(job.job_id)
+        return JobProgress(job, report, num_trials, num_done)
 
     def _apply_state(self, progress: JobProgress, state: JobState | None) -> JobProgress:
         """Record a new state of an open job."""
@@ -104,7 +122,7 @@ class JobFollower:
             return replace(progress, job=job)
         is_requeued = job.state == "RUNNING" and state.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
         if state.state != job.state or (state.reason and state.reason != job.reason):
-            reason = f"requeued: {state.reason}" if is_requeued else state.reason
+            reason = f"{REQUEUED}: {state.reason}" if is_requeued else state.reason
             if is_requeued:
                 self.messages.append(f"job {job.job_id} returned to the queue ({state.reason or 'no reason given'})")
             job = self.log.record_state(job, state.state, reason, has_ended=False)
@@ -146,10 +164,14 @@ class JobFollower:
         if self._queried_at_s is not None and time.monotonic() - self._queried_at_s < self.query_every_s:
             return {}
         # At most one command per interval, also if several processes follow the store.
-        shared = _read_answer(self.log.folder / ANSWER_FILE, self.query_every_s)
-        self._queried_at_s = time.monotonic()
+        shared, answered_at_s = _read_answer(self.log.folder / ANSWER_FILE, self.query_every_s)
         if shared is not None and all(job_id in shared for job_id in job_ids):
+            # The next question is due when the answer is old, not one interval after this look at it.
+            self._queried_at_s = time.monotonic() - max(0.0, time.time() - answered_at_s)
+            if answered_at_s >= self._started_at_s:
+                self._note_open(shared)
             return shared
+        self._queried_at_s = time.monotonic()
         if shared is not None:
             # Another process asked just now, for other jobs.
             self._queried_at_s = time.monotonic() - self.query_every_s / 2
@@ -168,17 +190,26 @@ class JobFollower:
             self.messages.append("the scheduler answers again")
         self._forgotten = set(job_ids) - states.keys() - forgotten if not forgotten else set()
         write_json_file(self.log.folder / ANSWER_FILE, {"at_s": time.time(), "jobs": _states_to_json(states)})
+        self._note_open(states)
         return states
 
+    def _note_open(self, states: Mapping[str, JobState]) -> None:
+        self._seen_open.update(job_id for job_id, state in states.items() if not state.has_ended)
 
-def decide_follow_up(progress: JobProgress) -> str:
+
+def decide_follow_up(progress: JobProgress, *, has_ended_before: bool = False) -> str:
     """Return `resume` if a follow-up job should run the missing trials, else why none is needed or useful.
 
     The text is empty if all trials of the job have a record.
+
+    Args:
+        has_ended_before: Whether the job of an earlier command had ended before this command began.
     """
     job, report = progress.job, progress.report
     if progress.is_complete:
         return ""
+    if has_ended_before:
+        return RESUME
     if job.state == "CANCELLED":
         return f"job {job.job_id} was cancelled; run the same command again for what is missing"
     is_out_of_time = report is not None and report.outcome == OUT_OF_TIME
@@ -212,12 +243,13 @@ def _states_to_json(states: Mapping[str, JobState]) -> dict[str, dict[str, str]]
     return {job_id: asdict(state) for job_id, state in states.items()}
 
 
-def _read_answer(path: Path, max_age_s: float) -> dict[str, JobState] | None:
-    """Read the last answer of the scheduler; None if it is too old."""
+def _read_answer(path: Path, max_age_s: float) -> tuple[dict[str, JobState] | None, float]:
+    """Read the last answer of the scheduler and its time in Unix seconds; None if it is too old."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if not 0 <= time.time() - float(values["at_s"]) < max_age_s:
-            return None
-        return {job_id: JobState(**state) for job_id, state in values["jobs"].items()}
+        at_s = float(values["at_s"])
+        if not 0 <= time.time() - at_s < max_age_s:
+            return None, 0.0
+        return {job_id: JobState(**state) for job_id, state in values["jobs"].items()}, at_s
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        return None, 0.0

@@ -21,6 +21,8 @@ from corewise.submit.slurm_commands import ENDED_STATES
 SCHEMA = 1
 # Events of the log. A noticed job changed its state and may still run.
 SUBMITTED, NOTICED, ENDED = "submitted", "noticed", "ended"
+# The beginning of the field `study` of jobs that tune.
+TUNING = "tuning of "
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -52,7 +54,8 @@ class Job:
         """Describe the job and its state in one line."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
         reason = f" ({self.reason})" if self.reason else ""
-        return f"job {self.job_id} on {nodes}, study {self.study}: {self.state.lower()}{reason}"
+        what = self.study if self.study.startswith(TUNING) else f"study {self.study}"
+        return f"job {self.job_id} on {nodes}, {what}: {self.state.lower()}{reason}"
 
 
 class JobLog:

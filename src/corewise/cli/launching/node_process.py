@@ -7,6 +7,8 @@ from corewise.cli.launching.settings import LaunchRequest
 from corewise.cluster import ClusterError, resolve
 from corewise.errors import UserError
 from corewise.launch.rendezvous import NodeShare
+from corewise.machine.allocation import read_allocation, restrict_allocation
+from corewise.machine.machine_model import Allocation, Topology
 
 # Variables of the launcher that describe its one process per node. An MPI library inside a rank would take them
 # for a job of its own, and torch for its rank.
@@ -52,3 +54,19 @@ def prepare_node(request: LaunchRequest) -> tuple[LaunchRequest, NodeShare]:
     # Several nodes always meet, unless the user asked for replicas.
     rendezvous = True if request.rendezvous is None else request.rendezvous
     return replace(request, log_dir=log_dir, json=outcome, rendezvous=rendezvous), share
+
+
+def read_share(topology: Topology, node: NodeShare) -> Allocation:
+    """Return the allocation of this node: a part of the machine's where a host is listed several times.
+
+    Raises:
+        UserError: the machine has fewer cores than nodes.
+    """
+    allocation = read_allocation(topology)
+    same = [index for index, host in enumerate(node.hosts) if host == node.hosts[node.node_rank]]
+    if len(same) == 1:
+        return allocation
+    try:
+        return restrict_allocation(topology, allocation, same.index(node.node_rank), len(same))
+    except ValueError as problem:
+        raise UserError(f"{node.hosts[node.node_rank]} stands for {len(same)} nodes: {problem}") from None

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -68,7 +69,9 @@ def start_on_nodes(request: LaunchRequest) -> int:
     if request.dry_run:
         sys.stdout.buffer.write(os.fsencode(f"{format_shell_line(list(built.argv), dict(built.env), {})}\n"))
         return 0
-    for note in () if request.quiet else built.notes:
+    shared = [host for host, count in Counter(hosts).items() if count > 1]
+    notes = [f"{host} stands for {hosts.count(host)} nodes: each gets a part of its cores" for host in shared]
+    for note in () if request.quiet else (*built.notes, *notes):
         print_message(note)
     return _run_launcher(built)
 
@@ -118,7 +121,8 @@ def find_hosts(request: NodeChoice, env: Mapping[str, str]) -> tuple[str, ...]:
             f"(salloc --nodes={wanted or 2}) or name the hosts with --hostfile FILE"
         )
     if wanted is not None and wanted > len(hosts):
-        raise UserError(f"--nodes {wanted}: {where} has {len(hosts)}; ask for more nodes, or pass --nodes {len(hosts)}")
+        remedy = "add hosts to it" if request.hostfile is not None else "ask for more nodes"
+        raise UserError(f"--nodes {wanted}: {where} has {len(hosts)}; {remedy}, or pass --nodes {len(hosts)}")
     return hosts[:wanted]
 
 

@@ -10,7 +10,7 @@ from corewise.cli.launching.messages import describe_outcome, describe_overrides
 from corewise.cli.launching.outcome_file import can_write_outcome, write_outcome
 from corewise.cli.launching.settings import LaunchRequest, LaunchSettings, resolve_settings
 from corewise.errors import UserError
-from corewise.launch.launch_outcome import LaunchPolicy
+from corewise.launch.launch_outcome import LaunchOutcome, LaunchPolicy
 from corewise.launch.ranks import LaunchContext, RankStart, find_changed_variables, format_start_line, plan_ranks
 from corewise.launch.rendezvous import ONE_NODE, NodeShare, has_rendezvous, reserve_port
 from corewise.launch.slurm_advice import list_slurm_notes
@@ -38,14 +38,15 @@ PLACEMENT_REMEDIES = {
 
 def start_launch(request: LaunchRequest) -> int:
     """Run the command as requested and return the exit code of the launch."""
-    node = ONE_NODE
+    node, topology = ONE_NODE, read_topology()
     if request.node_of:
         # Only the process of a node pays for this import.
-        from corewise.cli.launching.node_process import prepare_node
+        from corewise.cli.launching.node_process import prepare_node, read_share
 
         request, node = prepare_node(request)
-    topology = read_topology()
-    allocation = read_allocation(topology)
+        allocation = read_share(topology, node)
+    else:
+        allocation = read_allocation(topology)
     program = find_program(request.command[0], os.environ.get("PATH", os.defpath))
     settings = resolve_settings(request, program, topology, allocation)
     around = LaunchContext(topology=topology, cpus=allocation.cpus, libraries=settings.libraries, env=dict(os.environ))
@@ -108,7 +109,9 @@ def _hold_port(
     try:
         return stack.enter_context(reserve_port(request.master_port))
     except (OSError, OverflowError) as problem:
-        raise UserError(f"--master-port {request.master_port}: {problem}; leave it out to use a free port") from None
+        raise UserError(
+            f"--master-port {request.master_port}: {getattr(problem, 'strerror', None) or problem}; leave it out to use a free port"
+        ) from None
 
 
 def _plan_starts(
@@ -138,6 +141,14 @@ def _plan_starts(
             f"{problem}.\nThe allocation: {allocation.num_cores} core{'s' * (allocation.num_cores > 1)}, "
             f"CPUs {format_cpu_list(allocation.cpus)}{limits}\n{PLACEMENT_REMEDIES[problem.problem]}"
         ) from None
+
+
+def _was_ended(outcome: LaunchOutcome) -> bool:
+    """Return whether the processes of this node ended because the launcher asked them to."""
+    if outcome.first_failed is None:
+        return bool(outcome.end_signal)
+    # Slurm signals all processes of a step at once, and a rank may end before this process notices.
+    return outcome.first_failed.killed_by == "SIGTERM"
 
 
 def _prepare_files(request: LaunchRequest, ranks: Sequence[int]) -> list[str]:
@@ -172,7 +183,9 @@ def _supervise(
     except StartError as problem:
         print_message(str(problem))
         return problem.code
-    if request.node_of and outcome.end_signal and outcome.first_failed is None:
+    # The launcher ends the other nodes when one fails. Its own code is the highest of all nodes, and should be that
+    # of the failure.
+    if request.node_of and _was_ended(outcome):
         return SOME_FAILED
     for line in describe_outcome(outcome, manner, quiet=request.quiet):
         print_message(line)

@@ -35,6 +35,16 @@ class JobLimits:
         """Return the observer, which also reports to the store inside a job."""
         return shown if self._reporting is None else self._reporting.show_with(shown)
 
+    @contextlib.contextmanager
+    def report_errors(self) -> Iterator[None]:
+        """Report a UserError of the block as the end of the job, for the host that submitted it."""
+        try:
+            yield
+        except UserError as problem:
+            if self._reporting is not None:
+                self._reporting.close(str(problem))
+            raise
+
     def execute(self, study_run: "StudyRun") -> "StudyOutcome":
         """Execute the run, and interrupt it soon after the time to stop."""
         from corewise.submit.job_follow import DONE, OUT_OF_TIME
@@ -46,10 +56,6 @@ class JobLimits:
             # The scheduler may have returned the job to the queue: only the job's own end is an end.
             if self.is_out_of_time and self._reporting is not None:
                 self._reporting.close(OUT_OF_TIME)
-            raise
-        except UserError as problem:
-            if self._reporting is not None:
-                self._reporting.close(str(problem))
             raise
         if self._reporting is not None:
             planned = {trial.trial_id for trial in study_run.plan.trials}

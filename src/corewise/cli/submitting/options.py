@@ -26,6 +26,9 @@ OnOption = Annotated[
         help="slurm: submit jobs and follow them. srun, mpirun, torchrun: run on several nodes. local: run here.",
     ),
 ]
+TuneOnOption = Annotated[
+    str | None, _option("--on", metavar="WHERE", help="slurm: tune in a job on one node and follow it. local: here.")
+]
 NodesOption = Annotated[
     str | None, _option("--nodes", metavar="N,N", help="Numbers of nodes; each is one job with all its trials.")
 ]
@@ -78,3 +81,17 @@ def gather_options(
     if nodes not in (None, "1") and on == LOCAL:
         raise UserError(f"--nodes {nodes}: this host is one node; use --on slurm, or --on mpirun --hostfile FILE")
     return None
+
+
+def gather_tuning_options(
+    on: str | None,
+    partition: str | None,
+    time_limit: str | None,
+    account: str | None,
+    constraint: str | None,
+    site: str | None,
+) -> ClusterOptions | None:
+    """Return the options of a tuning in a job; None if it runs here. A tuning uses one node."""
+    if on in NODE_LAUNCHERS:
+        raise UserError(f"--on {on}: a tuning runs on one node; use --on slurm to tune in a job, or leave out --on")
+    return gather_options(on, None, partition, time_limit, account, constraint, site)

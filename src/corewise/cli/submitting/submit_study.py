@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from corewise.submit.batch_script import JobRequest
     from corewise.submit.job_follow import JobFollower, JobProgress
     from corewise.submit.job_log import Job
+    from corewise.submit.submission import Submission
 
 # Seconds between two looks at the store.
 POLL_STORE_S = 1.0
@@ -39,36 +40,43 @@ def submit_study(
     from corewise.store.store import Store
     from corewise.submit.job_follow import JobFollower
     from corewise.submit.job_log import JobLog
-    from corewise.submit.slurm_commands import require_slurm
-    from corewise.submit.submission import check_store_path, list_size_problems, submit_requests
+    from corewise.submit.submission import submit_requests
 
     requests = build_requests(study, overrides, arguments, store, options)
-    require_slurm()
+    require_submittable(requests)
     site = requests[0].site
-    check_store_path(store, allow_local=site.allow_local_store)
-    problems = list_size_problems(requests)
-    if problems:
-        raise UserError("the job is too large:\n" + "\n".join(f"  {problem}" for problem in problems))
     record_store = Store.open(store.absolute(), create=True)
     log = JobLog(record_store.path)
     follower = JobFollower(record_store, log, site.query_every_s)
     _settle_old_jobs(follower)
     submission = submit_requests(record_store, log, requests)
     for job in submission.submitted:
-        _say(f"submitted job {job.job_id} ({_count_nodes(job.nodes)}), log {log.folder / f'{job.name}.log'}", quiet)
+        say(f"submitted job {job.job_id} ({_count_nodes(job.nodes)}), log {log.folder / f'{job.name}.log'}", quiet)
     for job in submission.already_open:
-        _say(f"not submitted twice: {job.describe()}", quiet)
+        say(f"not submitted twice: {job.describe()}", quiet)
     by_purpose = {each.purpose: each for each in requests}
     if detach:
-        _say(_describe_detached(store, submission.jobs), quiet)
+        say(describe_detached(store, submission.jobs), quiet)
         return 0
     try:
-        return _follow(follower, list(submission.jobs), by_purpose, record_store, quiet)
+        return _follow(follower, submission, by_purpose, record_store, quiet)
     except KeyboardInterrupt:
-        print(f"\ncorewise: {_describe_detached(store, submission.jobs)}", file=sys.stderr)
+        print(f"\ncorewise: {describe_detached(store, submission.jobs)}", file=sys.stderr)
         return 0
     finally:
         log.close()
+
+
+def require_submittable(requests: Sequence["JobRequest"]) -> None:
+    """Raise a UserError if there is no Slurm, the nodes cannot share the store, or a job is too large."""
+    from corewise.submit.slurm_commands import require_slurm
+    from corewise.submit.submission import check_store_path, list_size_problems
+
+    require_slurm()
+    check_store_path(requests[0].store, allow_local=requests[0].site.allow_local_store)
+    problems = list_size_problems(requests)
+    if problems:
+        raise UserError("the job is too large:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def build_requests(
@@ -147,7 +155,7 @@ def follow_jobs(store: "Store", query_every_s: float, show: Callable[[str], None
 def describe_progress(progress: "JobProgress") -> str:
     """Describe a job and how many of its trials are done."""
     done = "" if progress.num_trials is None else f", {progress.num_done}/{progress.num_trials} trials"
-    return f"{progress.job.describe()}{done}"
+    return f"{progress.shown_job.describe()}{done}"
 
 
 def _settle_old_jobs(follower: "JobFollower") -> None:
@@ -160,37 +168,41 @@ def _settle_old_jobs(follower: "JobFollower") -> None:
 
 
 def _follow(
-    follower: "JobFollower", jobs: list["Job"], requests: "dict[str, JobRequest]", store: "Store", quiet: bool
+    follower: "JobFollower", submission: "Submission", requests: "dict[str, JobRequest]", store: "Store", quiet: bool
 ) -> int:
     from corewise.submit.job_follow import RESUME, decide_follow_up
     from corewise.submit.submission import build_job_name, submit_requests
 
     stopped: list[str] = []
     num_failed = 0
+    # The first answer of the scheduler may say that a job of an earlier command had ended by then.
+    earlier = {job.job_id for job in submission.already_open}
+    jobs = list(submission.jobs)
     with _show_progress(quiet) as show:
         while jobs:
             progress = follower.read_progress(jobs)
             for message in follower.take_messages():
-                _say(message, quiet)
+                say(message, quiet)
             show(progress)
             jobs = [each.job for each in progress if each.job.is_open]
             for each in (each for each in progress if not each.job.is_open):
                 num_failed += each.report.num_failed if each.report is not None else 0
-                verdict = decide_follow_up(each)
+                is_old = each.job.job_id in earlier and follower.has_ended_before(each.job)
+                verdict = decide_follow_up(each, has_ended_before=is_old)
                 if verdict != RESUME:
                     stopped += [verdict] if verdict else []
                     continue
                 request = requests[each.job.purpose]
                 again = replace(request, name=build_job_name(request.study, request.nodes))
                 follow_up = submit_requests(store, follower.log, [again])
-                left = (each.num_trials or 0) - each.num_done
-                _say(f"{each.job.describe()}; {left} trials left, job {follow_up.jobs[0].job_id} resumes", quiet)
+                left = "" if each.num_trials is None else f" {each.num_trials - each.num_done} trials left,"
+                say(f"{each.job.describe()};{left} job {follow_up.jobs[0].job_id} resumes", quiet)
                 jobs += follow_up.jobs
             if jobs:
                 time.sleep(POLL_STORE_S)
     for reason in stopped:
         print(f"corewise: {reason}", file=sys.stderr)
-    _say(f"Show the results: corewise show --store {shlex.quote(str(store.path))}", quiet)
+    say(f"Show the results: corewise show --store {shlex.quote(str(store.path))}", quiet)
     return SOME_FAILED if stopped or num_failed else 0
 
 
@@ -229,7 +241,8 @@ def _draw_bars(progress: Sequence["JobProgress"]) -> "Table":
     return grid
 
 
-def _describe_detached(store: Path, jobs: Sequence["Job"]) -> str:
+def describe_detached(store: Path, jobs: Sequence["Job"]) -> str:
+    """Describe how jobs are followed and cancelled that nobody waits for."""
     ids = " ".join(job.job_id for job in jobs)
     where = shlex.quote(str(store))
     return f"the jobs stay queued. Follow: corewise status --follow --store {where}. Cancel: scancel {ids}"
@@ -239,6 +252,7 @@ def _count_nodes(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
-def _say(text: str, quiet: bool) -> None:
+def say(text: str, quiet: bool) -> None:
+    """Print a message on standard error unless quiet."""
     if not quiet:
         print(f"corewise: {text}", file=sys.stderr, flush=True)

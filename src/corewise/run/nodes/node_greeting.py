@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from corewise.errors import UserError
-from corewise.machine.allocation import split_allocation
+from corewise.machine.allocation import restrict_allocation
 from corewise.run.machine_view import Host
 
 _HOST = TypeAdapter(Host)
@@ -105,15 +105,9 @@ def _overlap(one: Greeting, other: Greeting) -> bool:
 
 
 def _restrict(greeting: Greeting, index: int, num_shares: int) -> Greeting:
-    host, allocation = greeting.host, greeting.host.allocation
+    host = greeting.host
     try:
-        cpus = split_allocation(host.topology, allocation.cpus, index, num_shares)
+        restricted = restrict_allocation(host.topology, host.allocation, index, num_shares)
     except ValueError as problem:
         raise UserError(f"{num_shares} nodes of this run are the same machine: {problem}") from None
-    restricted = replace(
-        allocation,
-        cpus=cpus,
-        num_cores=host.topology.select_cpus(cpus).num_cores,
-        memory_bytes=allocation.memory_bytes // num_shares,
-    )
     return replace(greeting, host=replace(host, allocation=restricted))
