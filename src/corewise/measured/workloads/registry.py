@@ -50,6 +50,9 @@ BUILT_IN: Mapping[str, RegistryEntry] = {
     ),
     "fft": RegistryEntry("corewise.measured.workloads.kernels.fft.workload:FFT", version=1),
     "cg": RegistryEntry("corewise.measured.workloads.kernels.cg.workload:CG", version=1),
+    "distributed_cg": RegistryEntry(
+        "corewise.measured.workloads.kernels.distributed.cg_workload:DISTRIBUTED_CG", version=1
+    ),
 }
 
 # Other commands run these as workloads. Studies cannot name them and `corewise list` does not show them.

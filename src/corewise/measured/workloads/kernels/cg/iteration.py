@@ -164,7 +164,8 @@ class Solver:
 
     def _run_iterations(self, count: int) -> None:
         if count not in self._compiled:
-            self._compiled[count] = self._arrays.compile(self._build_iterations(count))
+            iterations = self._build_iterations(count)
+            self._compiled[count] = self._arrays.compile(iterations) if self._operator.is_compilable else iterations
         self._x, self.r, self.p, self._q, self._rr, numbers = self._compiled[count](
             self._operator.data, self._x, self.r, self.p, self._q, self._rr
         )
