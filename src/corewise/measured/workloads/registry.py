@@ -53,6 +53,9 @@ BUILT_IN: Mapping[str, RegistryEntry] = {
     "distributed_cg": RegistryEntry(
         "corewise.measured.workloads.kernels.distributed.cg_workload:DISTRIBUTED_CG", version=1
     ),
+    "distributed_product": RegistryEntry(
+        "corewise.measured.workloads.kernels.distributed.product_workload:DISTRIBUTED_PRODUCT", version=1
+    ),
     "distributed_fft": RegistryEntry(
         "corewise.measured.workloads.kernels.distributed.fft_workload:DISTRIBUTED_FFT", version=1
     ),
