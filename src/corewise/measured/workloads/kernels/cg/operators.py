@@ -102,9 +102,7 @@ class DenseOperator:
 
     is_compilable = True
 
-    def __init__(
-        self, arrays: Any, size: int, shift: float, seed: int, rows: Optional[Tuple[int, int]] = None
-    ) -> None:
+    def __init__(self, arrays: Any, size: int, shift: float, seed: int, rows: Optional[Tuple[int, int]] = None) -> None:
         self._arrays, self._size, self._shift, self._seed = arrays, size, shift, seed
         self.length = size
         self.blocks: Tuple[slice, ...] = (slice(0, size),)

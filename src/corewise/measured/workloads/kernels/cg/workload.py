@@ -107,9 +107,7 @@ class ConjugateGradient(Kernel):
             )
         every = read_whole_number(workload, filled, "checkpoint_every", 0)
         if filled["checkpoint"] and not every:
-            raise ValueError(
-                f"{workload}: a checkpoint needs checkpoint_every, the iterations between two checkpoints"
-            )
+            raise ValueError(f"{workload}: a checkpoint needs checkpoint_every, the iterations between two checkpoints")
         return CgProblem(
             matrix=matrix,
             size=size,

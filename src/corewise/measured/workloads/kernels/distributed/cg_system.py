@@ -21,12 +21,11 @@ from corewise.measured.workloads.kernels.distributed.row_blocks import RowBlockO
 class DistributedSystem(LinearSystem):
     """The system of `cg` with a dense matrix; rank 0 writes and reads the checkpoints of all ranks."""
 
-    def __init__(
-        self, arrays: Any, problem: CgProblem, seed: int, num_threads: int, messages: Communicator
-    ) -> None:
+    def __init__(self, arrays: Any, problem: CgProblem, seed: int, num_threads: int, messages: Communicator) -> None:
         operator = RowBlockOperator(arrays, problem.size, problem.shift, seed, messages)
         super().__init__(arrays, problem, seed, num_threads, operator)
         self._messages = messages
+        self.solver.agree = messages.agree
 
     def describe_conditions(self) -> Mapping[str, Any]:
         return {**super().describe_conditions(), "num_ranks": self._messages.num_ranks}

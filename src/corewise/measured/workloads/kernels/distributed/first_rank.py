@@ -22,7 +22,8 @@ def run_on_first_rank(messages: Communicator, work: Callable[[], Any]) -> Any:
         Exception: on rank 0, whatever `work` raised.
         FirstRankFailed: on the other ranks, if `work` raised.
     """
-    result, failure = None, None  # type: Any, Optional[Exception]
+    result: Any = None
+    failure: Optional[Exception] = None
     if messages.rank == 0:
         try:
             result = work()

@@ -16,10 +16,7 @@ import numpy as np
 
 from corewise.measured.runtimes.base import Check, Infeasible
 from corewise.measured.runtimes.communication.communicator import Communicator
-from corewise.measured.workloads.kernels.distributed.first_rank import (
-    broadcast_from_first,
-    run_on_first_rank,
-)
+from corewise.measured.workloads.kernels.distributed.first_rank import broadcast_from_first, run_on_first_rank
 from corewise.measured.workloads.kernels.distributed.message_times import StepTimes
 from corewise.measured.workloads.kernels.distributed.product_plan import plan_rank
 from corewise.measured.workloads.kernels.distributed.product_team import TeamMemory, TeamMultiplication, TeamReport
@@ -29,11 +26,7 @@ from corewise.measured.workloads.kernels.tiled_product.factor_sources import Pro
 from corewise.measured.workloads.kernels.tiled_product.folder_lock import claim_folder
 from corewise.measured.workloads.kernels.tiled_product.pipeline import Factors, find_finished_tiles
 from corewise.measured.workloads.kernels.tiled_product.product_check import check_product
-from corewise.measured.workloads.kernels.tiled_product.run import (
-    build_random_factors,
-    describe_product,
-    require_disk,
-)
+from corewise.measured.workloads.kernels.tiled_product.run import build_random_factors, describe_product, require_disk
 from corewise.measured.workloads.kernels.tiled_product.tile_files import Tile, TileFolder, remove_leftovers
 from corewise.measured.workloads.kernels.tiled_product.tile_order import plan_products
 
@@ -63,7 +56,9 @@ class SharedFolder:
         if messages.rank == 0:
             mark.unlink()
         if not is_shared:
-            seen = "" if is_seen else f" rank {messages.rank} on {os.uname().nodename} does not see the files of rank 0."
+            seen = (
+                "" if is_seen else f" rank {messages.rank} on {os.uname().nodename} does not see the files of rank 0."
+            )
             raise Infeasible(
                 f"distributed_product: the folder {folder} is not shared by all ranks.{seen} "
                 "Name a folder on a shared file system in args.folder"

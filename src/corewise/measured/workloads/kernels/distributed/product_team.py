@@ -39,6 +39,12 @@ class TeamReport:
     push_s: float
     sum_wait_s: float
     barrier_s: float
+    num_tiles_written: int
+
+    @property
+    def wall_s(self) -> float:
+        """The seconds until every rank had finished."""
+        return self.pipeline.wall_s + self.barrier_s
 
     def split_step(self) -> Mapping[str, float]:
         """Return the parts of the step: nothing else is multiplied in the last two."""
@@ -55,7 +61,13 @@ class TeamReport:
         moved_s = pipeline.read_s + pipeline.write_s + self.push_s
         exposed_s = min(moved_s, pipeline.wait_s + pipeline.last_writes_s)
         overlap = round(1 - exposed_s / moved_s, 4) if moved_s else 1.0
-        return {**dataclasses.asdict(pipeline), "push_s": self.push_s, "overlap": overlap}
+        return {
+            **dataclasses.asdict(pipeline),
+            "wall_s": self.wall_s,
+            "push_s": self.push_s,
+            "num_tiles_written": self.num_tiles_written,
+            "overlap": overlap,
+        }
 
 
 class TeamMemory(TileMemory):
@@ -91,7 +103,8 @@ class TeamMultiplication(TiledMultiplication):
         pipeline = self.run(products)
         ended = time.perf_counter()
         self._messages.barrier()
-        return TeamReport(pipeline, self._push_s, self._sum_wait_s, time.perf_counter() - ended)
+        num_written = sum(stage.tile is not None and stage.pushed_to is None for stage in self._plan.stages)
+        return TeamReport(pipeline, self._push_s, self._sum_wait_s, time.perf_counter() - ended, num_written)
 
     def _allocate_sum(self, place: Tile) -> Tuple[Any, Any]:
         began = time.perf_counter()

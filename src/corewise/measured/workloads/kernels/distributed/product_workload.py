@@ -42,7 +42,7 @@ class DistributedProduct(DistributedKernel):
     def estimate_memory_bytes(self, args: Mapping[str, Any], dtype: str) -> int:
         """Return the memory limit of a rank, or its share of a tenth of the matrices."""
         size, tile, memory_bytes = self._read_parameters(args)
-        return memory_bytes or self._count_default_tiles(size, tile) * tile**2 * DTYPE_BYTES[dtype]
+        return memory_bytes or count_rank_tiles(size, tile, self.num_ranks) * tile**2 * DTYPE_BYTES[dtype]
 
     def fit_to_memory(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
         """Reduce the memory limit if there is one, otherwise the size."""
@@ -53,7 +53,7 @@ class DistributedProduct(DistributedKernel):
         if num_tiles < MIN_DEFAULT_TILES:
             return dict(args)
         across = max(1, math.isqrt(num_tiles * self.num_ranks * MEMORY_DIVISOR // 3))
-        while self._count_default_tiles(across * tile, tile) > num_tiles:
+        while count_rank_tiles(across * tile, tile, self.num_ranks) > num_tiles:
             across -= 1
         return {**args, "size": across * tile}
 
@@ -77,19 +77,21 @@ class DistributedProduct(DistributedKernel):
         from corewise.measured.workloads.kernels.tiled_product.run import count_tiles_within
 
         size, tile, memory_bytes = self._read_parameters(setup.args)
-        num_tiles = dataclasses.replace(self, num_ranks=setup.communicator.num_ranks)._count_default_tiles(size, tile)
+        num_tiles = count_rank_tiles(size, tile, setup.communicator.num_ranks)
         if memory_bytes:
             tile_bytes = tile**2 * DTYPE_BYTES[setup.dtype]
             least_free = count_tiles_within(memory_bytes, tile_bytes, True, NUM_FURTHER_TILES, self.name)
             num_tiles = least_free + NUM_FURTHER_TILES
         return DistributedProductRun(setup, size, tile, num_tiles)
 
-    def _count_default_tiles(self, size: int, tile: int) -> int:
-        across = -(-size // tile)
-        return max(MIN_DEFAULT_TILES, 3 * across**2 // MEMORY_DIVISOR // self.num_ranks)
-
     def _read_parameters(self, args: Mapping[str, Any]) -> Tuple[int, int, int]:
         return TILED_PRODUCT.read_parameters(args, self.name)
+
+
+def count_rank_tiles(size: int, tile: int, num_ranks: int) -> int:
+    """Return the tiles of one rank: its share of a tenth of the matrices, but at least those that it needs."""
+    across = -(-size // tile)
+    return max(MIN_DEFAULT_TILES, 3 * across**2 // MEMORY_DIVISOR // num_ranks)
 
 
 DISTRIBUTED_PRODUCT = DistributedProduct()

@@ -18,9 +18,7 @@ from corewise.measured.workloads.kernels.tiled_product.tile_files import BadTile
 Progress = Callable[[str, int, int], None]
 
 
-def make_tiles(
-    matrix: TileFolder, seed: int, buffer: Any, report: Progress, share: Tuple[int, int] = (0, 1)
-) -> None:
+def make_tiles(matrix: TileFolder, seed: int, buffer: Any, report: Progress, share: Tuple[int, int] = (0, 1)) -> None:
     """Write the missing tiles with normal random numbers that depend on seed, matrix and position only.
 
     Args:
