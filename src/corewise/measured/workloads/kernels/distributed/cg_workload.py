@@ -81,6 +81,11 @@ class DistributedCgRun(ConjugateGradientRun):
     def read_facts(self) -> Mapping[str, Any]:
         return {**super().read_facts(), "num_messages_per_iteration": 1}
 
+    def close(self) -> None:
+        # Rank 0 writes the checkpoints and removes them.
+        if self._messages.rank == 0:
+            super().close()
+
     def _require_checkpoint_space(self) -> None:
         run_on_first_rank(self._messages, super()._require_checkpoint_space)
 

@@ -5,7 +5,6 @@ Measured side: standard library and numpy only, Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -182,5 +181,4 @@ class DistributedProductRun(KernelRun):
     def close(self) -> None:
         self._shared.close()
         if self._is_temporary and self._messages.rank == 0:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(self._folder)
+            shutil.rmtree(self._folder, ignore_errors=True)
