@@ -12,9 +12,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("run_kernel_ranks.py")
 NUM_RANKS = (1, 2, 3)
 RUNTIMES = ("torch", "numpy")
-SCENARIOS = (
-    *("cg", "cg_checkpoints", "fft_interleaved", "fft_natural", "fft_short", "product", "product_of_teams"),
-)
+SCENARIOS = (*("cg", "cg_checkpoints", "fft_interleaved", "fft_natural", "fft_short", "product", "product_of_teams"),)
 
 
 class Results:

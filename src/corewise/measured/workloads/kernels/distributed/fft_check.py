@@ -12,7 +12,6 @@ import numpy as np
 
 from corewise.measured.runtimes.base import Check
 from corewise.measured.workloads.kernels.fft.reference import (
-    HOST_BLOCK,
     NUM_CHECKED,
     REFERENCE_ROUNDOFF,
     SAFETY,
@@ -21,6 +20,8 @@ from corewise.measured.workloads.kernels.fft.reference import (
 )
 from corewise.measured.workloads.kernels.fft.roots_of_unity import compute_roots_of_unity
 
+# Values copied to the host at a time. All ranks check at the same time and share its memory.
+HOST_BLOCK = 2**20
 # Adds float64 numbers over all ranks.
 Sum = Callable[[Any], Any]
 

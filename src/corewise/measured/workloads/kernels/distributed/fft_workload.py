@@ -18,7 +18,7 @@ from corewise.measured.workloads.kernels.kernel_parameters import fill_defaults,
 # The signal, what is sent and what is received. The transform takes the memory of what was sent.
 ARRAYS_HELD = 3
 # Blocks of both transforms, twiddle factors and the copies of a block that a library makes.
-OVERHEAD_BYTES = 2**26
+OVERHEAD_BYTES = 2**25
 LARGEST_SIZE = 2**40
 
 
