@@ -25,7 +25,7 @@ LEAVES = {
 ALLOWED_IMPORTS = {
     "cluster": set(),
     "accelerate": set(),
-    "measured": {"accelerate"},
+    "measured": {"accelerate", "cluster"},
     "stats": set(),
     "machine": {"measured", "cluster"},
     "study": {"measured", "machine"},
@@ -41,7 +41,7 @@ ALLOWED_IMPORTS = {
 }
 # Inside the measured side: what is computed does not know with what.
 MEASURED_IMPORTS = {
-    "workloads": {"runtimes.base", "parameters", "trial", "cache_sizes"},
+    "workloads": {"runtimes.base", "runtimes.communication.communicator", "parameters", "trial", "cache_sizes"},
     "probes": {"pinning", "sysfs"},
 }
 

@@ -3,6 +3,9 @@
 from kernel_contract import build_contract
 
 from corewise.measured.workloads.kernels.cg.workload import CG
+from corewise.measured.workloads.kernels.distributed.cg_workload import DISTRIBUTED_CG
+from corewise.measured.workloads.kernels.distributed.fft_workload import DISTRIBUTED_FFT
+from corewise.measured.workloads.kernels.distributed.product_workload import DISTRIBUTED_PRODUCT
 from corewise.measured.workloads.kernels.fft.workload import FFT
 from corewise.measured.workloads.kernels.gemm import GEMM
 from corewise.measured.workloads.kernels.stream import STREAM
@@ -27,3 +30,6 @@ TestCgMatrixFree = build_contract(
     CG, {"matrix": "matrix-free", "size": 6, "iterations": 4}, {"matrix": "matrix-free", "size": 1289}
 )
 TestTiledProduct = build_contract(TILED_PRODUCT, {"size": 150, "tile": 32}, {"size": 10**8, "tile": 32})
+TestDistributedCg = build_contract(DISTRIBUTED_CG, {"size": 65, "iterations": 12}, {"size": 10**7})
+TestDistributedFft = build_contract(DISTRIBUTED_FFT, {"size": 8400}, {"size": 2**40})
+TestDistributedProduct = build_contract(DISTRIBUTED_PRODUCT, {"size": 150, "tile": 32}, {"size": 10**8, "tile": 32})

@@ -89,7 +89,7 @@ def _is_in_cache(trial: Trial, metrics: Mapping[str, float], caches: Sequence[Ca
     name, dtype = trial.params.workload, trial.params.dtype.value
     # A step of a kernel may pass over the same data many times.
     if _is_kernel(name):
-        kernel = cast(Kernel, find_workload(name))
+        kernel = cast(Kernel, find_workload(name)).share_among(trial.num_ranks)
         touched = min(touched, trial.num_ranks * kernel.estimate_memory_bytes(trial.params.arguments, dtype))
     return touched <= compute_last_level_bytes(caches, {cpu for rank in trial.ranks for cpu in rank.cpus})
 

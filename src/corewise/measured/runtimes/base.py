@@ -138,7 +138,7 @@ class Job(abc.ABC):
         """Read settings back from the framework after warm-up."""
 
     def collect_metrics(self, expected_step_s: float) -> Mapping[str, float]:
-        """Collect figures from before sampling that the worker does not measure itself."""
+        """Collect figures that the worker does not measure itself; called after sampling."""
         return {}
 
     def report_phases(self, report: Callable[[str], Any]) -> None:

@@ -12,6 +12,7 @@ from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.arrays.array_contract import Arrays
 from corewise.measured.runtimes.base import Check, Infeasible, Job, RankContext
 from corewise.measured.runtimes.communication.communicator import Communicator
+from corewise.measured.runtimes.communication.lone_communicator import LoneCommunicator
 from corewise.measured.runtimes.devices.gpu_clocks import sample_clocks
 from corewise.measured.runtimes.memory_room import build_memory_refusal, compute_memory_share
 from corewise.measured.runtimes.trial_params import require_defaults
@@ -43,6 +44,9 @@ class KernelJob(Job):
 
     def agree(self, flag: bool) -> bool:
         return flag if self._communicator is None else self._communicator.agree(flag)
+
+    def collect_metrics(self, expected_step_s: float) -> Mapping[str, float]:
+        return self.run.collect_metrics()
 
     def read_facts(self) -> Mapping[str, Any]:
         """Read the facts of the framework and of the kernel; on a GPU also its clocks under load."""
@@ -78,17 +82,17 @@ def prepare_kernel(
     args = resolve_kernel_args(kernel, params)
     dtype = params.dtype.value
     require_kernel_point(kernel, arrays, params, args)
+    kernel = kernel.share_among(context.num_ranks)
     require_memory(kernel, args, dtype, compute_memory_share(arrays, context), arrays, context.num_local_ranks)
     communicator = None
     if kernel.is_distributed:
-        if open_communicator is None:
-            raise Infeasible(f"{kernel.name} passes messages, which the runtime {arrays.runtime} does not support")
-        communicator = open_communicator()
+        communicator = _connect_ranks(kernel, arrays, context, open_communicator)
     setup = KernelSetup(
         arrays=arrays,
         dtype=dtype,
         args=args,
-        seed=context.rank,
+        # The ranks of a distributed kernel work on the same problem.
+        seed=0 if kernel.is_distributed else context.rank,
         folder=context.rendezvous,
         num_threads=params.threads,
         float32_precision=params.float32_precision.value,
@@ -96,6 +100,18 @@ def prepare_kernel(
         communicator=communicator,
     )
     return KernelJob(kernel.build(setup), facts, communicator)
+
+
+def _connect_ranks(
+    kernel: Kernel, arrays: Arrays, context: RankContext, open_communicator: Optional[Callable[[], Communicator]]
+) -> Communicator:
+    if context.num_ranks == 1:
+        return LoneCommunicator()
+    if open_communicator is None:
+        raise Infeasible(
+            f"{kernel.name} passes messages, which the runtime {arrays.runtime} does not support; use one process"
+        )
+    return open_communicator()
 
 
 def resolve_kernel_args(kernel: Kernel, params: TrialParameters) -> Dict[str, Any]:
@@ -121,9 +137,11 @@ def require_kernel_point(kernel: Kernel, arrays: Arrays, params: TrialParameters
         raise Infeasible(f"batch {params.batch}: a step of {name} is one sample; omit batch, or set it to 1")
     try:
         kernel.count_work(params.mode.value, args, dtype)
-        dtypes = kernel.list_dtypes(args)
+        dtypes, refusal = kernel.list_dtypes(args), kernel.explain_refusal(params)
     except ValueError as problem:
         raise Infeasible(str(problem)) from problem
+    if refusal is not None:
+        raise Infeasible(refusal)
     if dtype not in dtypes:
         raise Infeasible(f"{name} has no dtype {dtype}; it has {', '.join(dtypes)}")
     if dtype not in arrays.dtypes:

@@ -50,6 +50,15 @@ BUILT_IN: Mapping[str, RegistryEntry] = {
     ),
     "fft": RegistryEntry("corewise.measured.workloads.kernels.fft.workload:FFT", version=1),
     "cg": RegistryEntry("corewise.measured.workloads.kernels.cg.workload:CG", version=1),
+    "distributed_cg": RegistryEntry(
+        "corewise.measured.workloads.kernels.distributed.cg_workload:DISTRIBUTED_CG", version=1
+    ),
+    "distributed_product": RegistryEntry(
+        "corewise.measured.workloads.kernels.distributed.product_workload:DISTRIBUTED_PRODUCT", version=1
+    ),
+    "distributed_fft": RegistryEntry(
+        "corewise.measured.workloads.kernels.distributed.fft_workload:DISTRIBUTED_FFT", version=1
+    ),
 }
 
 # Other commands run these as workloads. Studies cannot name them and `corewise list` does not show them.

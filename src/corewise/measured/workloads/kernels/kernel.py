@@ -56,6 +56,10 @@ class KernelRun(abc.ABC):
     def read_facts(self) -> Mapping[str, Any]:
         """Return facts about the kernel, after warm-up."""
 
+    def collect_metrics(self) -> Mapping[str, float]:
+        """Return figures of the last steps that the worker does not measure; called after sampling."""
+        return {}
+
     def collect_notes(self) -> Tuple[str, ...]:
         """Return sentences that a reader of the results should know."""
         return ()
@@ -72,6 +76,10 @@ class Kernel(Workload):
     counts_by_dtype = True
     # Whether all ranks work on one problem and pass messages; otherwise each rank is a replica.
     is_distributed = False
+
+    def share_among(self, num_ranks: int) -> Kernel:
+        """Return the kernel whose memory is that of one of the ranks; replicas share nothing."""
+        return self
 
     @abc.abstractmethod
     def list_dtypes(self, args: Mapping[str, Any]) -> Tuple[str, ...]:

@@ -59,6 +59,8 @@ class Solver:
         self.set_divided(arrays.device != "cpu")
         self._first_rr, self._rr = (arrays.compute_dot(self._rhs, self._rhs), arrays.create_zeros((), "float64"))
         self.iteration = 0
+        # Ranks that solve together stop together.
+        self.agree: Callable[[bool], bool] = bool
         # Values of r'r that were read so far, and the scalars of iterations that are still on the device.
         self._read = np.zeros(0)
         self._unread: List[Tuple[int, Any]] = []
@@ -119,7 +121,7 @@ class Solver:
         """
         while self.iteration < num_iterations:
             self._run_iterations(min(self._at_once, num_iterations - self.iteration))
-            if tolerance and self.read_residuals()[-1] <= tolerance**2 * self.read_residuals()[0]:
+            if tolerance and self.agree(self.read_residuals()[-1] <= tolerance**2 * self.read_residuals()[0]):
                 break
             if save and every and self.iteration % every == 0:
                 save(self.capture_state())
@@ -164,7 +166,8 @@ class Solver:
 
     def _run_iterations(self, count: int) -> None:
         if count not in self._compiled:
-            self._compiled[count] = self._arrays.compile(self._build_iterations(count))
+            iterations = self._build_iterations(count)
+            self._compiled[count] = self._arrays.compile(iterations) if self._operator.is_compilable else iterations
         self._x, self.r, self.p, self._q, self._rr, numbers = self._compiled[count](
             self._operator.data, self._x, self.r, self.p, self._q, self._rr
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any, List, Protocol, Tuple
+from typing import Any, List, Optional, Protocol, Tuple
 
 import numpy as np
 
@@ -39,11 +39,13 @@ class Operator(Protocol):
         data: The arrays that a product reads besides the vector.
         length: Elements of a vector in the operator's layout, border zeros included.
         blocks: Parts of a vector that fit the cache; a single one if blocking does not help.
+        is_compilable: Whether the product consists of array operations only, without messages.
     """
 
     data: Any
     length: int
     blocks: Tuple[slice, ...]
+    is_compilable: bool
 
     def compute_product(self, data: Any, p: Any, out: Any) -> Tuple[Any, Any]:
         """Return A·p and p'A·p."""
@@ -93,14 +95,20 @@ def compute_dense_diagonal(size: int) -> float:
 
 
 class DenseOperator:
-    """A symmetric matrix of normal random numbers, made positive definite by its diagonal."""
+    """A symmetric matrix of normal random numbers, made positive definite by its diagonal.
 
-    def __init__(self, arrays: Any, size: int, shift: float, seed: int) -> None:
+    `rows` limits it to some of its rows.
+    """
+
+    is_compilable = True
+
+    def __init__(self, arrays: Any, size: int, shift: float, seed: int, rows: Optional[Tuple[int, int]] = None) -> None:
         self._arrays, self._size, self._shift, self._seed = arrays, size, shift, seed
         self.length = size
         self.blocks: Tuple[slice, ...] = (slice(0, size),)
         num_rows = max(1, min(size, LARGEST_BLOCK // size // TILE * TILE or LARGEST_BLOCK // size))
-        self._rows = [(first, min(size, first + num_rows)) for first in range(0, size, num_rows)]
+        start, stop = rows or (0, size)
+        self._rows = [(first, min(stop, first + num_rows)) for first in range(start, stop, num_rows)]
         self.data = tuple(self._build_row_block(first, last) for first, last in self._rows)
 
     def _build_row_block(self, first: int, last: int) -> Any:
@@ -111,11 +119,12 @@ class DenseOperator:
                 tiles.append(arrays.concatenate([self._build_tile(row, column) for column in columns], axis=1))
             return arrays.concatenate(tiles, axis=0) if len(tiles) > 1 else tiles[0]
         block = arrays.create_zeros((last - first, self._size), "float64")
-        for row in range(first, last, TILE):
+        for row in range(first // TILE * TILE, last, TILE):
+            used = slice(max(first, row), min(last, row + TILE))
             for column in range(0, self._size, TILE):
                 tile = self._build_tile(row, column)
-                rows = slice(row - first, row - first + tile.shape[0])
-                arrays.copy(tile, out=block[rows, column : column + tile.shape[1]])
+                part = tile[used.start - row : used.stop - row]
+                arrays.copy(part, out=block[used.start - first : used.stop - first, column : column + tile.shape[1]])
         return block
 
     def _build_tile(self, row: int, column: int) -> Any:
@@ -133,15 +142,20 @@ class DenseOperator:
         return self._arrays.add(tile, self._arrays.from_host(diagonal))
 
     def compute_product(self, data: Any, p: Any, out: Any) -> Tuple[Any, Any]:
+        out = self.multiply_rows(data, p, out)
+        return out, self._arrays.compute_dot(p, out)
+
+    def multiply_rows(self, data: Any, p: Any, out: Any) -> Any:
+        """Return the rows of this operator times p."""
         arrays = self._arrays
         if len(data) == 1:
-            out = arrays.matmul(data[0], p, out=out)
-        elif arrays.writes_in_place:
-            for (first, last), block in zip(self._rows, data):
-                arrays.matmul(block, p, out=out[first:last])
-        else:
-            out = arrays.concatenate([arrays.matmul(block, p) for block in data], axis=0)
-        return out, arrays.compute_dot(p, out)
+            return arrays.matmul(data[0], p, out=out)
+        if not arrays.writes_in_place:
+            return arrays.concatenate([arrays.matmul(block, p) for block in data], axis=0)
+        start = self._rows[0][0]
+        for (first, last), block in zip(self._rows, data):
+            arrays.matmul(block, p, out=out[first - start : last - start])
+        return out
 
     def to_layout(self, x: Any) -> Any:
         return x
@@ -173,6 +187,8 @@ class DenseOperator:
 
 class _StencilOperator:
     """The common part of both stencil operators."""
+
+    is_compilable = True
 
     def __init__(self, arrays: Any, edge: int, shift: float) -> None:
         self._arrays, self._edge, self._shift = arrays, edge, shift

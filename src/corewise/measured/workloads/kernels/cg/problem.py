@@ -49,11 +49,25 @@ class CgProblem:
             return (VALUE_BYTES + INDEX_BYTES) * count_nonzeros(self.size) + INDEX_BYTES * (self.num_rows + 1)
         return 0
 
-    def estimate_memory_bytes(self) -> int:
-        """Estimate the device memory, with borders of matrix-free vectors and tiles being built."""
+    def estimate_memory_bytes(self, num_ranks: int = 1) -> int:
+        """Estimate the device memory, with borders of matrix-free vectors and tiles being built.
+
+        Several ranks share the matrix; each has whole vectors.
+        """
         tiles = NUM_TILES_MADE * VALUE_BYTES * min(self.size, TILE) ** 2 if self.matrix == "dense" else 0
         length = (self.size + 2) ** 3 if self.matrix == "matrix-free" else self.num_rows
-        return self.count_matrix_bytes() + NUM_VECTORS * VALUE_BYTES * length + tiles
+        return -(-self.count_matrix_bytes() // num_ranks) + NUM_VECTORS * VALUE_BYTES * length + tiles
+
+    def find_largest_size(self, free_bytes: int, num_ranks: int = 1) -> int:
+        """Return the largest size below this one that fits into memory; 0 if none does."""
+        fits, too_large = 0, self.size
+        while too_large - fits > 1:
+            middle = (fits + too_large) // 2
+            if dataclasses.replace(self, size=middle).estimate_memory_bytes(num_ranks) <= free_bytes:
+                fits = middle
+            else:
+                too_large = middle
+        return fits
 
     def count_flops_per_iteration(self) -> float:
         """Count 2·N² flops for a dense system as in the paper; the stencil adds 10·N as in HPCG."""

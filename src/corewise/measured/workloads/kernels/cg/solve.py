@@ -3,6 +3,8 @@
     python -m corewise.measured.workloads.kernels.cg.solve --matrix csr --size 64 --iterations 500
     python -m corewise.measured.workloads.kernels.cg.solve --matrix csr --size 64 --iterations 500 \\
         --checkpoint cg.checkpoint --checkpoint-every 50 --runtime torch
+    corewise launch --processes 2 -- python -m corewise.measured.workloads.kernels.cg.solve --distributed \\
+        --matrix dense --size 8192 --checkpoint cg.checkpoint
 
 Running the same command again resumes from the checkpoint, if there is one. One line is printed for every
 iteration since the start, including those before the checkpoint:
@@ -22,10 +24,14 @@ from typing import Any, List, Optional
 
 from corewise.measured.workloads.kernels.framework_arrays import ARRAYS, load_arrays
 from corewise.measured.workloads.kernels.thread_variables import set_thread_variables
-from corewise.measured.workloads.kernels.tiled_product.__main__ import build_int_parser
+from corewise.measured.workloads.kernels.tiled_product.__main__ import LOST_RANK, build_int_parser
 from corewise.measured.workloads.registry import load_attribute
 
 REQUIRE_MEMORY = "corewise.measured.runtimes.kernel_job:require_memory"
+LONE = "corewise.measured.runtimes.communication.lone_communicator:LoneCommunicator"
+CONNECT = "corewise.measured.runtimes.torch.communication.launched_ranks:connect_launched_ranks"
+DISTRIBUTED_CG = "corewise.measured.workloads.kernels.distributed.cg_workload:DISTRIBUTED_CG"
+DISTRIBUTED_SYSTEM = "corewise.measured.workloads.kernels.distributed.cg_system:DistributedSystem"
 DONE, FAILED, MISTAKE = 0, 1, 2
 CHECKPOINT_EVERY = 50
 
@@ -46,7 +52,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 def _run_solve(options: argparse.Namespace) -> int:
     """Solve, and report expected errors with their exit code."""
-    from corewise.measured.runtimes.base import Infeasible
+    from corewise.measured.runtimes.base import Infeasible, is_lost_connection
     from corewise.measured.workloads.kernels.cg.checkpoint import BadCheckpoint, CheckpointNotWritten
     from corewise.measured.workloads.kernels.cg.iteration import SolverBreakdown
 
@@ -54,6 +60,10 @@ def _run_solve(options: argparse.Namespace) -> int:
         return _solve(options)
     except (SolverBreakdown, CheckpointNotWritten) as problem:
         return _report_error(str(problem), FAILED)
+    except RuntimeError as problem:
+        if not is_lost_connection(problem):
+            raise
+        return _report_error(f"{LOST_RANK} ({str(problem).splitlines()[0]})", FAILED)
     except BadCheckpoint as problem:
         return _report_error(f"{problem}; remove it to start again, or name another file", MISTAKE)
     except ModuleNotFoundError as problem:
@@ -67,8 +77,8 @@ def _run_solve(options: argparse.Namespace) -> int:
 def _solve(options: argparse.Namespace) -> int:
     from corewise.measured.workloads.kernels.cg.checkpoint import require_checkpoint_space
     from corewise.measured.workloads.kernels.cg.iteration import SolverState
-    from corewise.measured.workloads.kernels.cg.system import LinearSystem
     from corewise.measured.workloads.kernels.cg.workload import CG
+    from corewise.measured.workloads.kernels.distributed.first_rank import run_on_first_rank
 
     if options.checkpoint_every is not None and not options.checkpoint:
         raise ValueError("--checkpoint-every has no effect without --checkpoint FILE")
@@ -84,31 +94,57 @@ def _solve(options: argparse.Namespace) -> int:
             "checkpoint": options.checkpoint or "",
         }
     )
-    arrays = _load_arrays(options)
-    load_attribute(REQUIRE_MEMORY)(CG, dataclasses.asdict(problem), "float64", arrays.free_bytes(), arrays)
-    system = LinearSystem(arrays, problem, options.seed, options.threads)
-    solver = system.solver
-    if options.checkpoint:
-        require_checkpoint_space(options.checkpoint, system.estimate_checkpoint_bytes())
-    if options.checkpoint and os.path.exists(options.checkpoint):
-        _resume(system, options.checkpoint)
-    else:
-        solver.start()
-
-    def save(state: SolverState) -> None:
-        system.save(options.checkpoint, state)
-
+    arrays, messages = _load_arrays(options), load_attribute(CONNECT if options.distributed else LONE)()
     try:
-        solver.run(problem.iterations, problem.checkpoint_every, save, problem.tolerance)
+        system = _build_system(options, problem, arrays, messages)
+        solver = system.solver
+        if options.checkpoint:
+            num_bytes = system.estimate_checkpoint_bytes()
+            run_on_first_rank(messages, lambda: require_checkpoint_space(options.checkpoint, num_bytes))
+        if options.checkpoint and messages.agree(messages.rank > 0 or os.path.exists(options.checkpoint)):
+            _resume(system, options.checkpoint, is_silent=messages.rank > 0)
+        else:
+            solver.start()
+
+        def save(state: SolverState) -> None:
+            system.save(options.checkpoint, state)
+
+        try:
+            solver.run(problem.iterations, problem.checkpoint_every, save, problem.tolerance)
+        finally:
+            if messages.rank == 0:
+                _print_history(solver.get_known_residuals()[: problem.iterations + 1])
+        return DONE
     finally:
-        _print_history(solver.get_known_residuals()[: problem.iterations + 1])
-    return DONE
+        messages.close()
 
 
-def _resume(system: Any, path: str) -> None:
+def _build_system(options: argparse.Namespace, problem: Any, arrays: Any, messages: Any) -> Any:
+    """Build the system of this process, or its share of one for all ranks."""
+    from corewise.measured.workloads.kernels.cg.system import LinearSystem
+    from corewise.measured.workloads.kernels.cg.workload import CG
+
+    require_memory, free_bytes = load_attribute(REQUIRE_MEMORY), arrays.free_bytes()
+    if not options.distributed:
+        require_memory(CG, dataclasses.asdict(problem), "float64", free_bytes, arrays)
+        return LinearSystem(arrays, problem, options.seed, options.threads)
+    if options.matrix != "dense" or options.device != "cpu":
+        raise ValueError("--distributed solves dense systems on CPUs: add --matrix dense, and leave --device cpu")
+    kernel = load_attribute(DISTRIBUTED_CG)
+    args = {name: value for name, value in dataclasses.asdict(problem).items() if name in kernel.parameters}
+    refusal = kernel.explain_ranks(args, messages.num_ranks)
+    if refusal is not None:
+        raise ValueError(refusal)
+    require_memory(kernel.share_among(messages.num_ranks), args, "float64", free_bytes, arrays)
+    return load_attribute(DISTRIBUTED_SYSTEM)(arrays, problem, options.seed, options.threads, messages)
+
+
+def _resume(system: Any, path: str, *, is_silent: bool) -> None:
     """Resume from a checkpoint and say what differs from the conditions under which it was written."""
     checkpoint = system.load(path)
     system.solver.resume(checkpoint.state)
+    if is_silent:
+        return
     reached, wanted = checkpoint.state.iteration, system.problem.iterations
     if reached > wanted:
         print(f"{path} already has {reached} iterations; showing the first {wanted}", file=sys.stderr)
@@ -163,6 +199,11 @@ def _build_parser() -> argparse.ArgumentParser:
     add("--runtime", choices=tuple(ARRAYS), default="torch")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--threads", type=build_int_parser(1), default=len(os.sched_getaffinity(0)))
+    add(
+        "--distributed",
+        action="store_true",
+        help="one rank of several, started by corewise launch, torchrun, mpirun or srun; each keeps a block of rows",
+    )
     add("--seed", type=build_int_parser(0), default=0)
     return parser
 

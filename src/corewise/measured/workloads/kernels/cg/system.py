@@ -33,11 +33,15 @@ VARIABLES = ("ATEN_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "TF_ENAB
 class LinearSystem:
     """A problem on a device with its known solution and its solver."""
 
-    def __init__(self, arrays: Any, problem: CgProblem, seed: int, num_threads: int) -> None:
+    def __init__(
+        self, arrays: Any, problem: CgProblem, seed: int, num_threads: int, operator: Optional[Operator] = None
+    ) -> None:
         self.problem, self._seed = problem, seed
         self._arrays, self._num_threads = arrays, num_threads
         self._libraries: Optional[Mapping[str, str]] = None
-        self.operator: Operator = build_operator(problem.matrix, arrays, problem.size, problem.shift, seed, num_threads)
+        self.operator: Operator = operator or build_operator(
+            problem.matrix, arrays, problem.size, problem.shift, seed, num_threads
+        )
         self.solution = np.random.default_rng([seed, problem.num_rows]).standard_normal(problem.num_rows)
         self.rhs = self._compute_rhs()
         is_replayed = arrays.writes_in_place and arrays.device != "cpu"

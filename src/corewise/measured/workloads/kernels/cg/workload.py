@@ -83,42 +83,37 @@ class ConjugateGradient(Kernel):
         return MEMORY_FACTORS[self.read_problem(args).matrix]
 
     def fit_to_memory(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
-        problem = self.read_problem(args)
-        fits, too_large = 0, problem.size
-        while too_large - fits > 1:
-            middle = (fits + too_large) // 2
-            if dataclasses.replace(problem, size=middle).estimate_memory_bytes() <= free_bytes:
-                fits = middle
-            else:
-                too_large = middle
-        return {**args, "size": fits} if fits else dict(args)
+        size = self.read_problem(args).find_largest_size(free_bytes)
+        return {**args, "size": size} if size else dict(args)
 
     def build(self, setup: KernelSetup) -> KernelRun:
         return ConjugateGradientRun(setup, self.read_problem(setup.args))
 
-    def read_problem(self, args: Mapping[str, Any]) -> CgProblem:
-        """Return the problem that the parameters describe; raise ValueError if they are invalid."""
-        filled = fill_defaults(self.name, self.parameters, args)
-        matrix = read_choice(self.name, filled, "matrix", MATRICES)
+    def read_problem(self, args: Mapping[str, Any], workload: str = "cg") -> CgProblem:
+        """Return the problem that the parameters describe; raise ValueError if they are invalid.
+
+        Args:
+            workload: the name in messages.
+        """
+        filled = fill_defaults(workload, self.parameters, args)
+        matrix = read_choice(workload, filled, "matrix", MATRICES)
         if filled["size"] is None:
             filled["size"] = DEFAULT_SIZE[matrix]
-        size = read_whole_number(self.name, filled, "size")
+        size = read_whole_number(workload, filled, "size")
         if matrix != "dense" and size > LARGEST_EDGE:
             raise ValueError(
-                f"{self.name}: size is the edge of a cube of points for matrix {matrix}, "
+                f"{workload}: size is the edge of a cube of points for matrix {matrix}, "
                 f"at most {LARGEST_EDGE}, not {size}"
             )
-        every = read_whole_number(self.name, filled, "checkpoint_every", 0)
+        every = read_whole_number(workload, filled, "checkpoint_every", 0)
         if filled["checkpoint"] and not every:
-            raise ValueError(
-                f"{self.name}: a checkpoint needs checkpoint_every, the iterations between two checkpoints"
-            )
+            raise ValueError(f"{workload}: a checkpoint needs checkpoint_every, the iterations between two checkpoints")
         return CgProblem(
             matrix=matrix,
             size=size,
-            iterations=read_whole_number(self.name, filled, "iterations"),
-            shift=_read_number(self.name, filled, "shift"),
-            tolerance=_read_number(self.name, filled, "tolerance", 0.0),
+            iterations=read_whole_number(workload, filled, "iterations"),
+            shift=_read_number(workload, filled, "shift"),
+            tolerance=_read_number(workload, filled, "tolerance", 0.0),
             checkpoint_every=every,
             checkpoint=str(filled["checkpoint"] or ""),
         )
@@ -127,9 +122,9 @@ class ConjugateGradient(Kernel):
 class ConjugateGradientRun(KernelRun):
     """A system that every step solves from the start."""
 
-    def __init__(self, setup: KernelSetup, problem: CgProblem) -> None:
+    def __init__(self, setup: KernelSetup, problem: CgProblem, system: Optional[LinearSystem] = None) -> None:
         self._arrays, self._problem = setup.arrays, problem
-        self._system = LinearSystem(setup.arrays, problem, setup.seed, setup.num_threads)
+        self._system = system or LinearSystem(setup.arrays, problem, setup.seed, setup.num_threads)
         base = problem.checkpoint or os.path.join(setup.folder, "cg.checkpoint")
         # All ranks of a trial get the same name, so the seed makes it unique.
         self._path = f"{base}.{setup.seed}"
@@ -161,7 +156,14 @@ class ConjugateGradientRun(KernelRun):
         self._num_checkpoints += 1
         is_first = self._num_checkpoints == 1 and state.iteration < self._problem.iterations
         if self._checking and is_first:
-            shutil.copyfile(self._path, self._first_path)
+            self._copy_first_checkpoint()
+
+    def _copy_first_checkpoint(self) -> None:
+        shutil.copyfile(self._path, self._first_path)
+
+    def _draw_vector(self) -> Any:
+        """Draw the random vector of the check."""
+        return np.random.default_rng().standard_normal(self._problem.num_rows)
 
     def check(self) -> Check:
         """Check the product with a new vector, the true residual and the known solution in numpy."""
@@ -189,7 +191,7 @@ class ConjugateGradientRun(KernelRun):
     def _find_worst_check(self) -> Check:
         """Return the check with the largest error relative to its tolerance."""
         system = self._system
-        fresh = np.random.default_rng().standard_normal(self._problem.num_rows)
+        fresh = self._draw_vector()
         x = system.operator.from_layout(self._arrays.to_host(system.solver.x))
         # Both products share one pass over a large matrix.
         product, product_of_x = system.operator.compute_reference(np.stack([fresh, x]))
@@ -246,9 +248,12 @@ class ConjugateGradientRun(KernelRun):
         solver.resume(self._system.load(self._first_path).state)
         solver.run(self._problem.iterations)
         after = solver.read_residuals()
-        exact = self._arrays.device == "cpu" and self._arrays.runtime in REPRODUCIBLE_RUNTIMES
+        exact = self._is_reproducible()
         error = float(np.max(np.abs(after - before) / before[0]))
         return Check(error, 0.0 if exact else 1e-9, "the residuals without a restart")
+
+    def _is_reproducible(self) -> bool:
+        return self._arrays.device == "cpu" and self._arrays.runtime in REPRODUCIBLE_RUNTIMES
 
     def _compute_matrix_norm(self) -> float:
         return max(abs(each) for each in self._system.operator.bound_eigenvalues())

@@ -39,14 +39,14 @@ def sum_by_definition(signal: Any, size: int, frequencies: Any, multiply: Produc
     length = max(1, math.isqrt(size))
     num_rows = size // length
     k = np.asarray(frequencies, dtype=np.int64) % size
-    within = compute_roots_of_unity(_compute_multiples(np.arange(length)[:, None], k, size), size)
+    within = compute_roots_of_unity(compute_multiples(np.arange(length)[:, None], k, size), size)
     rows = multiply(signal[: num_rows * length], length, within).astype(np.clongdouble)
-    starts = compute_roots_of_unity(_compute_multiples(np.arange(num_rows)[:, None] * length, k, size), size)
+    starts = compute_roots_of_unity(compute_multiples(np.arange(num_rows)[:, None] * length, k, size), size)
     total = (rows * starts).sum(axis=0)
     rest = size - num_rows * length
     if rest:
         tail = multiply(signal[num_rows * length :], rest, within[:rest]).astype(np.clongdouble)
-        total = total + tail[0] * compute_roots_of_unity(_compute_multiples(num_rows * length, k, size), size)
+        total = total + tail[0] * compute_roots_of_unity(compute_multiples(num_rows * length, k, size), size)
     return total
 
 
@@ -95,7 +95,7 @@ def summarize_phases(phases_s: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"sub_transforms_s": sub_s, "merge_s": merge_s, "merge_fraction": round(merge_s / (sub_s + merge_s), 4)}
 
 
-def _compute_multiples(positions: Any, k: Any, size: int) -> Any:
+def compute_multiples(positions: Any, k: Any, size: int) -> Any:
     """Return positions · k modulo size, without overflow for sizes up to 2^40."""
     high, low = np.divmod(k, 2**20)
     positions = np.asarray(positions, dtype=np.int64) % size

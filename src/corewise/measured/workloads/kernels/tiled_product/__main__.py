@@ -11,16 +11,19 @@ import json
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from corewise.measured.runtimes.base import Infeasible
+from corewise.measured.runtimes.base import Infeasible, is_lost_connection
 from corewise.measured.workloads.kernels.framework_pieces import PIECES
 from corewise.measured.workloads.kernels.thread_variables import set_thread_variables
 
 EXAMPLES = """examples:
   python -m corewise.measured.workloads.kernels.tiled_product --size 32768 --memory 2G --folder tiles
+  corewise launch --processes 2 -- python -m corewise.measured.workloads.kernels.tiled_product --distributed \\
+      --size 32768 --folder /shared/tiles
   python -m corewise.measured.workloads.kernels.tiled_product --a A.npy --b B.npy --memory 4G --folder product
 
 The tiles of the product are files C_ROW_COLUMN.tile in the folder. Run the same command again to resume.
 """
+LOST_RANK = "the connection to another rank was lost; run the same command again to resume"
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -51,9 +54,14 @@ def _run_multiply(options: argparse.Namespace) -> int:
         remedy = "" if options.a else "; remove it and run the same command again to recreate it"
         return _report_error(f"{problem}{remedy}", FAILED)
     except (StorageFull, OSError, MemoryError, RuntimeError) as problem:
+        if options.distributed and is_lost_connection(problem):
+            return _report_error(f"{LOST_RANK} ({str(problem).splitlines()[0]})", FAILED)
         return _report_error(str(problem), FAILED)
     except KeyboardInterrupt:
         return _report_error("stopped; run the same command again to resume", INTERRUPTED)
+    # The first rank reports for all.
+    if result is None:
+        return DONE
     print(json.dumps(result) if options.json else _format_result(result))
     return DONE if result.get("check_passed", True) else FAILED
 
@@ -120,6 +128,11 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("float32", "float64"), help="dtype of random matrices (default float32)")
     parser.add_argument("--threads", type=build_int_parser(1), help="threads of the framework (default: its choice)")
     parser.add_argument("--seed", type=build_int_parser(0), default=0)
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="one rank of several, started by corewise launch, torchrun, mpirun or srun, in a folder that all share",
+    )
     parser.add_argument("--no-verify", action="store_true", help="skip Freivalds' check at the end")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser

@@ -18,9 +18,13 @@ from corewise.measured.workloads.kernels.tiled_product.tile_files import BadTile
 Progress = Callable[[str, int, int], None]
 
 
-def make_tiles(matrix: TileFolder, seed: int, buffer: Any, report: Progress) -> None:
-    """Write the missing tiles with normal random numbers that depend on seed, matrix and position only."""
-    tiles = list(matrix.grid.iterate_tiles())
+def make_tiles(matrix: TileFolder, seed: int, buffer: Any, report: Progress, share: Tuple[int, int] = (0, 1)) -> None:
+    """Write the missing tiles with normal random numbers that depend on seed, matrix and position only.
+
+    Args:
+        share: with (1, 3), every third tile from the second on; another process makes the others.
+    """
+    tiles = list(matrix.grid.iterate_tiles())[share[0] :: share[1]]
     for number, tile in enumerate(tiles):
         report(f"making {matrix.name}", number, len(tiles))
         if matrix.has_tile(tile):

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from corewise.measured.workloads.kernels.framework_arrays import load_arrays
 from corewise.measured.workloads.kernels.framework_pieces import load_pieces
@@ -35,7 +35,9 @@ from corewise.measured.workloads.kernels.tiled_product.run import (
 from corewise.measured.workloads.kernels.tiled_product.tile_files import TileFolder, TileGrid, remove_leftovers
 from corewise.measured.workloads.kernels.tiled_product.tile_order import TileBlock, choose_block, order_products
 from corewise.measured.workloads.kernels.tiled_product.workload import count_default_tiles
+from corewise.measured.workloads.registry import load_attribute
 
+MULTIPLY_ON_RANKS = "corewise.measured.workloads.kernels.distributed.product_command:multiply_on_ranks"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Seconds of work in a block, which is what a kill may cost.
 BLOCK_S = 60.0
@@ -49,18 +51,43 @@ class UsageError(Exception):
     """A wrong use of the command; the message says what to do."""
 
 
-def multiply(options: argparse.Namespace) -> Dict[str, Any]:
-    """Compute the whole product in its folder and return the report."""
+def multiply(options: argparse.Namespace) -> Optional[Dict[str, Any]]:
+    """Compute the whole product in its folder and return the report; None on a rank that has nothing to report."""
     folder = Path(options.folder)
     factors, product = _open_factors(options, folder)
+    if options.distributed:
+        return _multiply_on_ranks(folder, factors, product, options)
     with claim_folder(folder, product):
         return _multiply_in_folder(folder, factors, options)
 
 
-def _multiply_in_folder(folder: Path, factors: Factors, options: argparse.Namespace) -> Dict[str, Any]:
+def _multiply_on_ranks(
+    folder: Path, factors: Factors, product: Mapping[str, Any], options: argparse.Namespace
+) -> Optional[Dict[str, Any]]:
+    progress = _Progress(quiet=options.json or not sys.stderr.isatty())
+    result: Optional[Dict[str, Any]] = load_attribute(MULTIPLY_ON_RANKS)(
+        folder,
+        factors,
+        product,
+        _load_arrays(options, factors.c.dtype),
+        memory_bytes=None if options.memory is None else _parse_bytes(options.memory),
+        seed=options.seed,
+        verifies=not options.no_verify,
+        report=progress,
+        prepare_folder=lambda: _prepare_folder(folder, factors, options),
+    )
+    progress.end()
+    return None if result is None else {**result, "peak_memory_bytes": _read_peak_bytes()}
+
+
+def _prepare_folder(folder: Path, factors: Factors, options: argparse.Namespace) -> None:
     remove_leftovers(folder)
     value_bytes = 0 if options.size is None else DTYPE_BYTES[factors.c.dtype]
     require_disk(folder, sum(_count_matrix_bytes(each) for each in _list_stored(factors)), value_bytes)
+
+
+def _multiply_in_folder(folder: Path, factors: Factors, options: argparse.Namespace) -> Dict[str, Any]:
+    _prepare_folder(folder, factors, options)
     arrays = _load_arrays(options, factors.c.dtype)
     pieces, tile, dtype = load_pieces(arrays), factors.c.grid.tile, factors.c.dtype
     tile_s = _measure_tile_s(arrays, factors)

@@ -117,7 +117,9 @@ class _BorrowedBuffer:
         self._buffers.append(self._buffer)
 
 
-def count_tiles_within(memory_bytes: int, tile_bytes: int, is_host: bool, num_spare: int = 0) -> int:
+def count_tiles_within(
+    memory_bytes: int, tile_bytes: int, is_host: bool, num_spare: int = 0, workload: str = "tiled_product"
+) -> int:
     """Return how many tiles fit into `memory_bytes`, besides those that the framework needs to multiply.
 
     On the host the limit applies to the process, on a GPU to the tiles. Raises Infeasible if fewer than three
@@ -127,7 +129,7 @@ def count_tiles_within(memory_bytes: int, tile_bytes: int, is_host: bool, num_sp
     num_tiles, least = (memory_bytes - taken) // tile_bytes, MIN_TILES + num_spare
     if num_tiles < least:
         raise Infeasible(
-            f"tiled_product: {memory_bytes} bytes of memory are too few: the program and the framework need "
+            f"{workload}: {memory_bytes} bytes of memory are too few: the program and the framework need "
             f"{taken}, {least} tiles need {least * tile_bytes}; allow at least "
             f"{taken + least * tile_bytes}, or use smaller tiles"
         )

@@ -95,12 +95,18 @@ def order_products(shape: Tuple[int, int, int], block: TileBlock, done: Collecti
         for number, tiles in enumerate(_iterate_blocks(shape, block))
         for step in _iterate_steps(tiles, range(shape[2]), number % 2 == 1, finished)
     ]
-    reads, evictions = _plan_reads(steps, block.num_held)
+    return plan_products(steps, block.num_held)
+
+
+def plan_products(steps: Sequence[Tuple[int, int, int]], capacity: int) -> List[TileProduct]:
+    """Return products in this order (row, column, k), with the reads of each and room for `capacity` tiles."""
+    reads, evictions = _plan_reads(steps, capacity)
     products: List[TileProduct] = []
+    total = Counter((row, column) for row, column, _ in steps)
     count: Dict[Tile, int] = Counter()
     for place, (row, column, k) in enumerate(steps):
         count[row, column] += 1
-        first, last = count[row, column] == 1, count[row, column] == shape[2]
+        first, last = count[row, column] == 1, count[row, column] == total[row, column]
         products.append(TileProduct(row, column, k, first, last, tuple(reads[place]), tuple(evictions[place])))
     return products
 

@@ -42,7 +42,7 @@ class TiledProduct(Kernel):
 
     def count_work(self, mode: str, args: Mapping[str, Any], dtype: Optional[str] = None) -> Work:
         """Count 2·N³ - N² flops; every matrix is read or written once."""
-        size, _, _ = self._read_parameters(args)
+        size, _, _ = self.read_parameters(args)
         return Work(
             flops_per_sample=2.0 * size**3 - float(size) ** 2,
             bytes_per_sample=3.0 * size**2 * DTYPE_BYTES[dtype or "float32"],
@@ -51,16 +51,16 @@ class TiledProduct(Kernel):
 
     def estimate_memory_bytes(self, args: Mapping[str, Any], dtype: str) -> int:
         """Return the memory limit, or a tenth of the matrices."""
-        size, tile, memory_bytes = self._read_parameters(args)
+        size, tile, memory_bytes = self.read_parameters(args)
         return memory_bytes or count_default_tiles(size, tile) * tile**2 * DTYPE_BYTES[dtype]
 
     def estimate_memory_factors(self, args: Mapping[str, Any], dtype: str) -> Mapping[str, float]:
         """Return 1 for a memory limit; otherwise frameworks need more tiles to multiply."""
-        return dict.fromkeys(PIECES, 1.0) if self._read_parameters(args)[2] else MEMORY_FACTORS
+        return dict.fromkeys(PIECES, 1.0) if self.read_parameters(args)[2] else MEMORY_FACTORS
 
     def fit_to_memory(self, args: Mapping[str, Any], dtype: str, free_bytes: int) -> Dict[str, Any]:
         """Reduce the memory limit if there is one, otherwise the size."""
-        _, tile, memory_bytes = self._read_parameters(args)
+        _, tile, memory_bytes = self.read_parameters(args)
         if memory_bytes:
             return {**args, "memory_bytes": free_bytes}
         num_tiles = free_bytes // (tile**2 * DTYPE_BYTES[dtype])
@@ -74,7 +74,7 @@ class TiledProduct(Kernel):
     def build(self, setup: KernelSetup) -> KernelRun:
         from corewise.measured.workloads.kernels.tiled_product import run as tiled_run
 
-        size, tile, memory_bytes = self._read_parameters(setup.args)
+        size, tile, memory_bytes = self.read_parameters(setup.args)
         tile_bytes = tile**2 * DTYPE_BYTES[setup.dtype]
         num_tiles = count_default_tiles(size, tile)
         if memory_bytes:
@@ -83,12 +83,13 @@ class TiledProduct(Kernel):
             num_tiles = tiled_run.count_tiles_within(memory_bytes, tile_bytes, pieces.is_host, pieces.num_spare)
         return tiled_run.TiledProductRun(setup, size, tile, num_tiles)
 
-    def _read_parameters(self, args: Mapping[str, Any]) -> Tuple[int, int, int]:
-        filled = fill_defaults(self.name, self.parameters, args)
-        size, tile = (read_whole_number(self.name, filled, name) for name in ("size", "tile"))
+    def read_parameters(self, args: Mapping[str, Any], workload: str = "tiled_product") -> Tuple[int, int, int]:
+        """Return size, tile and memory limit; raise ValueError, in the name of the workload, if they are invalid."""
+        filled = fill_defaults(workload, self.parameters, args)
+        size, tile = (read_whole_number(workload, filled, name) for name in ("size", "tile"))
         if not isinstance(filled["folder"], str):
-            raise ValueError(f"tiled_product: folder must be a path, not {filled['folder']!r}")
-        return size, min(tile, size), read_whole_number(self.name, filled, "memory_bytes", 0)
+            raise ValueError(f"{workload}: folder must be a path, not {filled['folder']!r}")
+        return size, min(tile, size), read_whole_number(workload, filled, "memory_bytes", 0)
 
 
 def count_default_tiles(size: int, tile: int) -> int:
