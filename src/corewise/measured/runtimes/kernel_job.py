@@ -95,7 +95,12 @@ def prepare_kernel(
         num_ranks=context.num_local_ranks,
         communicator=communicator,
     )
-    return KernelJob(kernel.build(setup), facts, communicator)
+    try:
+        return KernelJob(kernel.build(setup), facts, communicator)
+    except BaseException:
+        if communicator is not None:
+            communicator.close()
+        raise
 
 
 def resolve_kernel_args(kernel: Kernel, params: TrialParameters) -> Dict[str, Any]:
