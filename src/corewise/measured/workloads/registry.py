@@ -50,6 +50,7 @@ BUILT_IN: Mapping[str, RegistryEntry] = {
     ),
     "fft": RegistryEntry("corewise.measured.workloads.kernels.fft.workload:FFT", version=1),
     "cg": RegistryEntry("corewise.measured.workloads.kernels.cg.workload:CG", version=1),
+    "communication": RegistryEntry("corewise.measured.workloads.kernels.communication:COMMUNICATION", version=1),
 }
 
 # Other commands run these as workloads. Studies cannot name them and `corewise list` does not show them.

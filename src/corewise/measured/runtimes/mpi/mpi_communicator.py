@@ -18,7 +18,7 @@ import numpy as np
 
 from corewise.measured.runtimes.base import Infeasible, RankContext
 from corewise.measured.runtimes.communication.communicator import Communicator
-from corewise.measured.runtimes.mpi.mpirun_command import identify_library
+from corewise.measured.runtimes.mpi.mpirun_command import OPEN_MPI, identify_library
 from corewise.measured.runtimes.mpi.mpirun_job import MpirunJob
 from corewise.owned_files import build_owned_prefix, remove_abandoned
 
@@ -50,8 +50,9 @@ class MpiCommunicator(Communicator):
         library = identify_library(mpi.Get_library_version())
         self._job: Optional[MpirunJob] = MpirunJob(context, library)
         os.environ.update(self._job.variables)
-        folder = _create_segment_folder(context)
-        os.environ[FOLDER_VARIABLE] = folder
+        folder = _create_segment_folder(context) if library.family == OPEN_MPI else ""
+        if folder:
+            os.environ[FOLDER_VARIABLE] = folder
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
         self._mpi, self._world = mpi, mpi.COMM_WORLD
         self.rank, self.num_ranks = self._world.Get_rank(), self._world.Get_size()
@@ -61,14 +62,16 @@ class MpiCommunicator(Communicator):
             )
         self._world.Barrier()
         # Every rank has opened the segments of the others: without names they end with the ranks, also after a kill.
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         self._vote, self._outcome = np.zeros(1, np.int32), np.zeros(1, np.int32)
         self._facts: Dict[str, Any] = {
             "collectives_backend": self.backend,
             "mpi_library": library.version,
-            "mpi_segments": folder.rsplit("/", 1)[0],
             "mpi_threads": self.supports_threads,
         }
+        if folder:
+            self._facts["mpi_segments"] = os.path.dirname(folder)
         if self._job.program:
             self._facts["mpirun"] = self._job.program
 

@@ -6,12 +6,11 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pkgutil
 import select
+import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -19,6 +18,12 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from corewise.measured.runtimes.base import Infeasible, NotNow, RankContext
+from corewise.measured.runtimes.communication.local_sockets import (
+    JOIN_LIMIT_S,
+    is_own_peer,
+    listen_locally,
+    name_run,
+)
 from corewise.measured.runtimes.mpi.mpirun_command import (
     MpiLibrary,
     build_mpirun_command,
@@ -29,11 +34,9 @@ from corewise.process_control import end_with_parent_by
 
 LOG_FILE = "mpirun.log"
 LOG_LINES = 6
-JOIN_LIMIT_S = 120.0
 # mpirun ends within this time after its relays; then it is asked to.
 END_LIMIT_S = 5.0
 POLL_S = 0.05
-SIGTERM = 15
 
 
 class MpirunJob:
@@ -48,8 +51,8 @@ class MpirunJob:
         self.program = ""
         self._mpirun: Optional[subprocess.Popen[bytes]] = None
         self._log = Path(context.rendezvous, LOG_FILE)
-        name = _name_job(context)
-        with _listen(f"\0{name}-{context.rank}") as listener:
+        name = name_run(context, "mpi")
+        with listen_locally(f"{name}-{context.rank}") as listener:
             if context.rank == 0:
                 self._start_mpirun(context, library, name)
             try:
@@ -86,7 +89,7 @@ class MpirunJob:
                 cwd="/",
                 # A signal to the group of the rank must not end mpirun before it has cleaned up.
                 start_new_session=True,
-                preexec_fn=lambda: end_with_parent_by(SIGTERM, parent_pid),
+                preexec_fn=lambda: end_with_parent_by(signal.SIGTERM, parent_pid),
             )
 
     def _accept(self, listener: socket.socket, limit_s: float) -> socket.socket:
@@ -95,7 +98,7 @@ class MpirunJob:
         while time.monotonic() < deadline:
             if select.select([listener], [], [], POLL_S)[0]:
                 connection, _ = listener.accept()
-                if _is_own_peer(connection):
+                if is_own_peer(connection):
                     return connection
                 connection.close()
             if self._mpirun is not None and self._mpirun.poll() is not None:
@@ -124,12 +127,6 @@ class MpirunJob:
         return " ".join([line for line in lines if line.strip("-=")][:LOG_LINES]) or "no output"
 
 
-def _name_job(context: RankContext) -> str:
-    """Return a name that is the same for all ranks of a run, and for no other run on these nodes."""
-    shared = f"{context.address}:{context.port}" if context.num_nodes > 1 else context.rendezvous
-    return "corewise-mpi-" + hashlib.sha256(f"{os.getuid()} {shared}".encode()).hexdigest()[:24]
-
-
 def _list_hosts(context: RankContext) -> List[str]:
     """List the host of each rank; nodes of one machine are that machine."""
     if len(set(context.hosts)) <= 1:
@@ -137,18 +134,6 @@ def _list_hosts(context: RankContext) -> List[str]:
             raise Infeasible("collectives mpi on several nodes needs the names of their hosts, which this run lacks")
         return ["localhost"] * context.num_ranks
     return [host for host in context.hosts for _ in range(context.num_local_ranks)]
-
-
-def _listen(address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address)
-    listener.listen(4)
-    return listener
-
-
-def _is_own_peer(connection: socket.socket) -> bool:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
 def _receive_variables(connection: socket.socket) -> Dict[str, str]:
