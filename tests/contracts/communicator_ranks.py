@@ -3,6 +3,7 @@
 Arguments: runtime, backend, number of ranks, and a folder that the ranks share.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -114,7 +115,7 @@ if __name__ == "__main__":
     runtime, backend, num_ranks, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
     if runtime == "torch":
         # As in a warm parent, the framework is imported before the ranks are forked.
-        import torch.distributed
+        importlib.import_module("torch.distributed")
     children = []
     for rank in range(num_ranks):
         child = os.fork()

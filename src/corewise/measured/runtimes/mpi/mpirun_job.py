@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from corewise.measured.runtimes.base import Infeasible, NotNow, RankContext
-from corewise.measured.runtimes.communication.local_sockets import (
-    JOIN_LIMIT_S,
-    is_own_peer,
-    listen_locally,
-    name_run,
-)
+from corewise.measured.runtimes.communication.local_sockets import JOIN_LIMIT_S, is_own_peer, listen_locally, name_run
 from corewise.measured.runtimes.mpi.mpirun_command import (
     MpiLibrary,
     build_mpirun_command,

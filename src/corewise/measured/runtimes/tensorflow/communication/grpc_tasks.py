@@ -43,13 +43,12 @@ class GrpcTasks(Communicator):
             raise Infeasible("collectives grpc needs at least two ranks; set processes: 2")
         self.rank, self.num_ranks = context.rank, context.num_ranks
         self.link = RankLink(context, "grpc")
+        # All ranks know their ports before the first server starts, so no two ranks choose the same one.
         with socket.socket() as reserved:
-            # gRPC shares ports, so this one stays reserved until the server has it.
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reserved.bind((LOOPBACK, 0))
             self.targets = self.link.share(f"{LOOPBACK}:{reserved.getsockname()[1]}")
-            settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=params.threads)
-            self._server = tf.distribute.Server({JOB: self.targets}, JOB, self.rank, config=settings)
+        settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=params.threads)
+        self._server = tf.distribute.Server({JOB: self.targets}, JOB, self.rank, config=settings)
         self.link.share(True)
 
     def explain_unsupported(self, operation: str) -> str:
