@@ -31,10 +31,14 @@ def end_with_parent(parent_pid: Optional[int] = None) -> None:
 
     A forked child passes the process id of its parent. If that parent has died already, the child ends now.
     """
-    expected = os.getppid() if parent_pid is None else parent_pid
-    _call_prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != expected:
-        os.kill(os.getpid(), signal.SIGKILL)
+    end_with_parent_by(signal.SIGKILL, os.getppid() if parent_pid is None else parent_pid)
+
+
+def end_with_parent_by(number: int, parent_pid: int) -> None:
+    """Have the kernel send this process a signal when its parent ends, so that it can clean up first."""
+    _call_prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), number)
 
 
 def adopt_orphans() -> None:

@@ -31,6 +31,7 @@ class ResultRow:
         is_disturbed: a run that counts was disturbed.
         efficiency: against the narrowest trial that is otherwise equal; None if widths do not vary.
         gbyte_per_s: only for kernels.
+        latency_s, bus_gbyte_per_s: only for messages among ranks.
         fraction_of_ceiling: None if the ceilings of the machine were not measured.
         ceilings_are_busy: the ceilings were measured on a busy machine and are too low.
         may_equal_best: no significant difference from the best.
@@ -52,6 +53,8 @@ class ResultRow:
     efficiency: float | None
     gflop_per_s: float | None
     gbyte_per_s: float | None
+    latency_s: float | None
+    bus_gbyte_per_s: float | None
     fraction_of_ceiling: float | None
     ceilings_are_busy: bool
     is_best: bool
@@ -183,6 +186,8 @@ def _build_row(group: Group, i: int, ranking: TrialRanking, efficiencies: Effici
         efficiency=efficiency,
         gflop_per_s=get("gflop_per_s"),
         gbyte_per_s=get("gbyte_per_s"),
+        latency_s=get("latency_s"),
+        bus_gbyte_per_s=get("bus_gbyte_per_s"),
         fraction_of_ceiling=get("fraction_of_ceiling"),
         ceilings_are_busy=bool(get("ceilings_busy")),
         is_best=bool(ranking.is_best[i]),

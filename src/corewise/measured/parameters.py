@@ -37,13 +37,14 @@ class BatchScope(Choice):
 
 
 class Collectives(Choice):
-    """What carries the messages between ranks; the default is nccl on GPUs and gloo on CPUs."""
+    """What carries the messages between ranks; the default is nccl on GPUs, gloo on CPUs, grpc in tensorflow."""
 
     DEFAULT = "default"
     GLOO = "gloo"
     SHARED = "shared"
     MPI = "mpi"
     NCCL = "nccl"
+    GRPC = "grpc"
 
 
 class DType(Choice):

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from corewise.measured.parameters import TrialParameters
 
@@ -39,12 +39,14 @@ class NodePart:
 
     Attributes:
         address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
+        hosts: The name of each node's host; empty on one node.
     """
 
     node_rank: int = 0
     num_nodes: int = 1
     address: str = ""
     port: int = 0
+    hosts: Sequence[str] = ()
 
     def select_ranks(self, num_ranks: int) -> range:
         """Return the ranks of this node among those of the trial; every node has the same number of them."""

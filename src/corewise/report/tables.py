@@ -35,6 +35,9 @@ _HINTS = {
     "ceiling": ("share of the attainable rate at these flops per byte, measured by `corewise doctor --ceilings`"),
     "gflop": "10⁹ floating-point operations of the workload per second, median over runs",
     "gbyte": "10⁹ bytes of the workload's minimum traffic per second, median over runs",
+    "latency": "median time of one operation; half of the round trip for point_to_point",
+    "message": "size of the message over the latency",
+    "bus": "GB/s that each link or rank carries, comparable over numbers of ranks",
     "best": "GB/s in the best sample of all runs, as STREAM reports it",
     "spread": "half the interval over the median",
     "step": "median over runs of the median step",
@@ -161,6 +164,8 @@ def _build_work_columns(group: Group) -> list[tuple[Column, list[Any]]]:
     traffic = group.get_metric("gbyte_per_s")
     if np.isnan(traffic).all():
         return []
+    if np.isfinite(group.get_metric("latency_s")).any():
+        return _build_message_columns(group)
     return [
         (
             Column(key="gflop", title="Gflop/s", kind="number", unit="Gflop/s", hint=_HINTS["gflop"]),
@@ -173,6 +178,24 @@ def _build_work_columns(group: Group) -> list[tuple[Column, list[Any]]]:
         (
             Column(key="best", title="best GB/s", kind="number", unit="GB/s", hint=_HINTS["best"]),
             _round_values(group.get_metric("best_gbyte_per_s"), 4),
+        ),
+    ]
+
+
+def _build_message_columns(group: Group) -> list[tuple[Column, list[Any]]]:
+    """Return latency and bandwidths of messages among ranks."""
+    return [
+        (
+            Column(key="latency", title="latency", kind="seconds", hint=_HINTS["latency"]),
+            _round_values(group.get_metric("latency_s"), 4),
+        ),
+        (
+            Column(key="gbyte", title="GB/s", kind="number", unit="GB/s", hint=_HINTS["message"]),
+            _round_values(group.get_metric("gbyte_per_s"), 4),
+        ),
+        (
+            Column(key="bus", title="bus GB/s", kind="number", unit="GB/s", hint=_HINTS["bus"]),
+            _round_values(group.get_metric("bus_gbyte_per_s"), 4),
         ),
     ]
 

@@ -1,12 +1,14 @@
 """Builds the record of a trial from its runs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from corewise import __version__
 from corewise.launch.worker_commands import build_run_command, format_shell_line
 from corewise.measured.trial import INFEASIBLE, REFUSALS, Trial
+from corewise.measured.workloads.custom import is_custom
+from corewise.measured.workloads.registry import UnknownName, find_workload
 from corewise.run.plan import Plan, SkippedTrial
 from corewise.run.roofline_metrics import compute_ceiling_metrics, list_ceiling_notes
 from corewise.run.run_collector import compute_record_metrics
@@ -35,6 +37,7 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
     if failed is not None:
         status = "skipped" if failed.kind in REFUSALS else "failed"
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
+    metrics |= _derive_workload_metrics(trial, metrics)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
     lease = progress.lease
     return replace(
@@ -79,6 +82,17 @@ def _build_base(plan: Plan, trial_id: str, status: str) -> Record:
         corewise_version=__version__,
         finished_at=format_utc_now(),
     )
+
+
+def _derive_workload_metrics(trial: Trial, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that the workload itself derives from the time of a step."""
+    name = trial.params.workload
+    if "step_s" not in metrics or is_custom(name):
+        return {}
+    try:
+        return dict(find_workload(name).derive_metrics(trial.params, metrics["step_s"]))
+    except UnknownName:
+        return {}
 
 
 def _list_core_notes(plan: Plan, trial: Trial) -> list[str]:

@@ -109,7 +109,7 @@ def _compute_work_rate(trial: Trial, metrics: Mapping[str, float]) -> float:
 
 def compute_bytes_per_sample(trial: Trial, metrics: Mapping[str, float]) -> float:
     """Compute the minimum traffic of a sample in the trial's dtype, including its share of the weights."""
-    own = trial.work.get("bytes_per_sample", 0.0)
+    own = _count_memory_traffic(trial)
     if own <= 0:
         return 0.0
     dtype, is_exact = trial.params.dtype.value, _is_counted_by_dtype(trial.params.workload)
@@ -131,6 +131,16 @@ def find_roof(trial: Trial, ceilings: Ceilings) -> Roof:
         placement=params.placement.value,
         gpus=trial.num_ranks,
     )
+
+
+def _count_memory_traffic(trial: Trial) -> float:
+    """Count the bytes of a sample, without the weights; for messages, what they move in memory."""
+    counted = trial.work.get("bytes_per_sample", 0.0)
+    name = trial.params.workload
+    if not _is_kernel(name):
+        return counted
+    traffic = find_workload(name).count_memory_traffic(trial.params)
+    return counted if traffic is None else traffic
 
 
 def _is_counted_by_dtype(name: str) -> bool:

@@ -11,6 +11,7 @@ from corewise.measured.trial import Trial
 from corewise.study.durations import format_duration
 from corewise.study.record import Record
 from corewise.study.trial_run import TrialRun
+from corewise.text_format import format_duration as format_short_duration
 from corewise.text_format import format_number
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def describe_outcome(record: Record) -> str:
     if record.status != "ok":
         return record.reason
     metrics = record.metrics
+    if "latency_s" in metrics:
+        return _describe_messages(record)
     text = f"{format_number(metrics['samples_per_s'])} samples/s"
     if "samples_per_s_low" in metrics:
         low, high = format_number(metrics["samples_per_s_low"]), format_number(metrics["samples_per_s_high"])
@@ -158,3 +161,9 @@ def describe_outcome(record: Record) -> str:
     if record.is_disturbed:
         text += " (disturbed)"
     return text
+
+
+def _describe_messages(record: Record) -> str:
+    metrics = record.metrics
+    text = f"{format_short_duration(metrics['latency_s'])}, {format_number(metrics['gbyte_per_s'])} GB/s"
+    return text + (" (disturbed)" if record.is_disturbed else "")

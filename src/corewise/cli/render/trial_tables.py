@@ -86,7 +86,11 @@ def _build_columns(table: ResultTable) -> list[_Column]:
         _Column("status", _describe_standing, right=False),
         _Column("trial", lambda row: clean_text(row.trial_id)[:8], drop=4, right=False),
     ]
-    if any(row.gbyte_per_s is not None for row in table.rows):
+    if any(row.latency_s is not None for row in table.rows):
+        columns[len(table.varying)] = _Column("bus GB/s", lambda row: format_number(row.bus_gbyte_per_s))
+        columns.insert(len(table.varying), _Column("GB/s", lambda row: format_number(row.gbyte_per_s)))
+        columns.insert(len(table.varying), _Column("latency", lambda row: format_duration(row.latency_s)))
+    elif any(row.gbyte_per_s is not None for row in table.rows):
         columns.insert(len(table.varying), _Column("GB/s", lambda row: format_number(row.gbyte_per_s)))
         columns.insert(len(table.varying), _Column("Gflop/s", lambda row: format_number(row.gflop_per_s)))
     if any(row.efficiency is not None for row in table.rows):

@@ -84,6 +84,7 @@ class RankContext:
         references: a folder for references of numerical checks; empty if they are not kept.
         node_rank, num_nodes: the place of this node among those of the trial.
         address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
+        hosts: the name of each node's host; empty on one node.
     """
 
     rank: int
@@ -98,6 +99,7 @@ class RankContext:
     num_nodes: int = 1
     address: str = ""
     port: int = 0
+    hosts: Sequence[str] = ()
 
     @property
     def num_local_ranks(self) -> int:

@@ -57,6 +57,12 @@ class KernelJob(Job):
             known.update(sample_clocks(self.run.step, str(known["gpu_uuid"])))
         return {**known, **self.run.read_facts()}
 
+    def collect_sampled_facts(self) -> Mapping[str, Any]:
+        # A rank that ended now would close connections that others may still use.
+        if self._communicator is not None:
+            self._communicator.barrier()
+        return {}
+
     def collect_notes(self) -> Sequence[str]:
         return self.run.collect_notes()
 
@@ -99,7 +105,12 @@ def prepare_kernel(
         num_ranks=context.num_local_ranks,
         communicator=communicator,
     )
-    return KernelJob(kernel.build(setup), facts, communicator)
+    try:
+        return KernelJob(kernel.build(setup), facts, communicator)
+    except BaseException:
+        if communicator is not None:
+            communicator.close()
+        raise
 
 
 def _connect_ranks(

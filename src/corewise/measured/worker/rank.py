@@ -158,6 +158,7 @@ def _measure(plan: RankPlan, get_runtime: Callable[[], Runtime], channel: Channe
         plan.part.num_nodes,
         plan.part.address,
         plan.part.port,
+        plan.part.hosts,
     )
     num_import_threads = _load_imports(trial)
     began = time.perf_counter()

@@ -113,6 +113,14 @@ class Workload(abc.ABC):
         """Return why no framework can run this point, or None."""
         return None
 
+    def derive_metrics(self, params: TrialParameters, step_s: float) -> Mapping[str, float]:
+        """Return metrics that follow from the time of a step."""
+        return {}
+
+    def count_memory_traffic(self, params: TrialParameters) -> Optional[float]:
+        """Return the least bytes of a sample that memory carries; None if they are those of `count_work`."""
+        return None
+
     def explain_memory_shortage(
         self, params: TrialParameters, free_bytes: int, availability: str = "", factor: float = 1.0
     ) -> Optional[str]:

@@ -59,6 +59,7 @@ BUILT_IN: Mapping[str, RegistryEntry] = {
     "distributed_fft": RegistryEntry(
         "corewise.measured.workloads.kernels.distributed.fft_workload:DISTRIBUTED_FFT", version=1
     ),
+    "communication": RegistryEntry("corewise.measured.workloads.kernels.communication:COMMUNICATION", version=1),
 }
 
 # Other commands run these as workloads. Studies cannot name them and `corewise list` does not show them.

@@ -16,6 +16,7 @@ _MAX_SETTINGS = 8
 # For each unit of a published figure: our metric, and the factor to that unit.
 _UNITS = {"MB/s": ("gbyte_per_s", 1e3), "GB/s": ("gbyte_per_s", 1.0), "Gflop/s": ("gflop_per_s", 1.0)}
 _NOUNS = {"gbyte_per_s": "bytes moved in memory", "gflop_per_s": "rate"}
+_MESSAGES_NOUN = "bandwidth of messages"
 
 
 def build_kernel_rows(group: Group, published_figures: Sequence[Published]) -> Iterator[list[str]]:
@@ -33,7 +34,8 @@ def build_kernel_rows(group: Group, published_figures: Sequence[Published]) -> I
         for top in tops:
             if values[top] > 0:
                 value = f"{format_number(scale * values[top])} {unit}"
-                yield [_NOUNS[metric], "this machine", _describe_setting(group, top), value, "this report"]
+                noun = _MESSAGES_NOUN if np.isfinite(group.get_metric("latency_s")[top]) else _NOUNS[metric]
+                yield [noun, "this machine", _describe_setting(group, top), value, "this report"]
 
 
 def _find_fastest_of_settings(group: Group) -> list[int]:

@@ -126,8 +126,9 @@ class NodeGroup:
         if len(nodes) > 1:
             port = int(self._ask(nodes[0], cmd="reserve").get("port", 0))
         address = nodes[0].greeting.address
+        hosts = [node.greeting.host.facts.hostname for node in nodes]
         for index, node in enumerate(nodes):
-            part = NodePart(index, len(nodes), address, port) if len(nodes) > 1 else NodePart()
+            part = NodePart(index, len(nodes), address, port, hosts) if len(nodes) > 1 else NodePart()
             if not node.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), part=asdict(part)):
                 self._lose(node, "the connection ended")
         answers = self._relay(trial, nodes)

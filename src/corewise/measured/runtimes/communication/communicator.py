@@ -16,7 +16,7 @@ class Communicator(abc.ABC):
     on return: the data has arrived, also on a GPU, and a sent array may be overwritten.
 
     Attributes:
-        backend: What carries the messages: gloo, shared, mpi or nccl.
+        backend: What carries the messages: gloo, shared, mpi, nccl or grpc.
         rank, num_ranks: The number of this rank, and how many there are on all nodes.
     """
 
@@ -63,6 +63,10 @@ class Communicator(abc.ABC):
     @abc.abstractmethod
     def agree(self, flag: bool) -> bool:
         """Return whether the flag is True on every rank."""
+
+    def explain_unsupported(self, operation: str) -> str:
+        """Return why this backend does not carry the operation of that name itself; empty if it does."""
+        return ""
 
     def read_facts(self) -> Mapping[str, Any]:
         """Return facts that prove what carries the messages."""

@@ -10,8 +10,9 @@ import os
 import platform
 from typing import Any, Mapping
 
-from corewise.measured.parameters import TrialParameters
-from corewise.measured.runtimes.base import Job, RankContext, WorkloadError
+from corewise.measured.parameters import Collectives, TrialParameters
+from corewise.measured.runtimes.base import Infeasible, Job, RankContext, WorkloadError
+from corewise.measured.runtimes.communication.communicator import Communicator
 from corewise.measured.runtimes.imported_runtime import ImportedRuntime
 from corewise.measured.runtimes.kernel_job import prepare_kernel
 from corewise.measured.runtimes.trial_params import compute_rank_batch, require_defaults
@@ -43,7 +44,10 @@ class NumpyRuntime(ImportedRuntime):
     def prepare_kernel_job(self, kernel: Kernel, params: TrialParameters, context: RankContext) -> Job:
         from corewise.measured.runtimes.numpy.arrays import NumpyArrays
 
-        return prepare_kernel(kernel, NumpyArrays(), params, context, read_kernel_facts)
+        def connect() -> Communicator:
+            return open_communicator(params, context)
+
+        return prepare_kernel(kernel, NumpyArrays(), params, context, read_kernel_facts, connect)
 
     def prepare_custom_job(self, name: str, params: TrialParameters, context: RankContext) -> Job:
         require_defaults(params, ("dtype",), "a custom step decides it")
@@ -53,6 +57,15 @@ class NumpyRuntime(ImportedRuntime):
                 f"{name} returned a {type(custom.module).__name__}, which needs runtime torch, not numpy"
             )
         return StepJob(name, custom, read_back, lambda: None)
+
+
+def open_communicator(params: TrialParameters, context: RankContext) -> Communicator:
+    """Connect the ranks of a trial over MPI, the only backend of numpy; raise Infeasible if it cannot be."""
+    if params.collectives not in (Collectives.DEFAULT, Collectives.MPI):
+        raise Infeasible(f"collectives {params.collectives.value}: numpy has mpi only")
+    from corewise.measured.runtimes.mpi.mpi_communicator import MpiCommunicator
+
+    return MpiCommunicator(context)
 
 
 def read_back() -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Mapping
 
 from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.base import Job, RankContext
+from corewise.measured.runtimes.communication.communicator import Communicator
 from corewise.measured.runtimes.imported_runtime import ImportedRuntime
 from corewise.measured.runtimes.kernel_job import prepare_kernel
 from corewise.measured.runtimes.trial_params import compute_rank_batch, require_defaults
@@ -56,7 +57,13 @@ class TensorflowRuntime(ImportedRuntime):
 
         ordinal, device = apply_to_process(params, context), params.device.value
         facts = functools.partial(read_process_facts, device, ordinal)
-        return prepare_kernel(kernel, TensorflowArrays(device, ordinal), params, context, facts)
+
+        def connect() -> Communicator:
+            from corewise.measured.runtimes.tensorflow.communication.grpc_tasks import GrpcTasks
+
+            return GrpcTasks(params, context)
+
+        return prepare_kernel(kernel, TensorflowArrays(device, ordinal), params, context, facts, connect)
 
     def prepare_custom_job(self, name: str, params: TrialParameters, context: RankContext) -> Job:
         from corewise.measured.runtimes.tensorflow.functions import prepare_function_job
