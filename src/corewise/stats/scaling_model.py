@@ -229,7 +229,7 @@ def _fit_candidate(
     deviations = np.array([1.0, *(PRIOR_COST for _ in terms)])
     prior = np.diag((error / deviations) ** 2)
     precision = rows.T @ rows + prior
-    covariance = np.linalg.inv(precision)
+    covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
     mean = covariance @ (rows.T @ ones + prior @ expected)
     shape, rate = PRIOR_DEGREES / 2, PRIOR_DEGREES * error**2 / 2
     shape_after = shape + len(counts) / 2
