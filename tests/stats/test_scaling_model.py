@@ -6,12 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from corewise.stats.scaling_model import (
-    Scaling,
-    Term,
-    check_largest_count,
-    fit_scaling_model,
-)
+from corewise.stats.scaling_model import Scaling, Term, check_largest_count, fit_scaling_model
 
 COUNTS = (1, 2, 4, 8)
 TRUTHS: dict[str, tuple[Callable[[int], float], Scaling]] = {
@@ -45,7 +40,8 @@ def test_the_held_out_count_is_predicted_within_a_tenth_and_covered(name: str) -
 def test_more_noise_gives_a_wider_interval() -> None:
     truth, scaling = TRUTHS["bandwidth"]
     quiet, noisy = (check_largest_count(simulate(truth, 3, noise), scaling) for noise in (0.01, 0.2))
-    assert quiet is not None and noisy is not None
+    assert quiet is not None
+    assert noisy is not None
     assert noisy.prediction.relative_half_width > 2 * quiet.prediction.relative_half_width
 
 

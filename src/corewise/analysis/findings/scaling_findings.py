@@ -27,9 +27,9 @@ def _build_finding(study: StudyEvidence, group: Group, curve: ScalingCurve, loss
     share = f"{100 * loss.lost_share:.0f} %"
     return Finding(
         level="info" if loss.cause is Cause.UNKNOWN else "warning",
-        title=f"{describe_task(group)}: {share} of each step on {where} is lost to {loss.cause.value}",
+        title=f"{describe_task(group)}: {share} of each step on {where} is lost: {loss.cause.value}",
         evidence="; ".join([*([point] if point else []), *_describe_evidence(curve, loss)]),
-        remedy=_suggest_remedy(study, curve, loss),
+        remedy=_suggest_remedy(study, group, curve, loss),
     )
 
 
@@ -73,16 +73,18 @@ def _is_estimated(loss: ScalingLoss) -> bool:
     return any(split is not None and split.is_estimated for split in (loss.base, loss.split))
 
 
-def _suggest_remedy(study: StudyEvidence, curve: ScalingCurve, loss: ScalingLoss) -> str:
+def _suggest_remedy(study: StudyEvidence, group: Group, curve: ScalingCurve, loss: ScalingLoss) -> str:
     only = f"{curve.unit}={curve.base.count},{curve.largest.count}"
+    batch = group.records[curve.largest.trial].params.get("batch")
+    batches = f"batch={2 * batch},{4 * batch}" if isinstance(batch, int) else "batch=64,128"
     if loss.cause is Cause.NETWORK_BANDWIDTH:
-        larger = study.build_run_command(only, "batch=64,128")
+        larger = study.build_run_command(only, batches)
         return (
             "Check that the ranks use the fast network (GLOO_SOCKET_IFNAME, or `--set collectives=mpi`). Otherwise "
             f"exchange less often: a larger batch per process has the same gradients, as in {larger}."
         )
     if loss.cause is Cause.NETWORK_LATENCY:
-        larger = study.build_run_command(only, "batch=64,128")
+        larger = study.build_run_command(only, batches)
         return f"Give each step more work between two exchanges, for example a larger batch: {larger}."
     if loss.cause is Cause.EXCHANGE:
         other = study.build_run_command(only, "collectives=gloo,shared,mpi")

@@ -102,9 +102,7 @@ def find_scaling_loss(
         return None
     if base is None or split is None:
         return ScalingLoss(Cause.UNKNOWN, lost_s, lost_share, {}, facts)
-    grown_s = {
-        part: seconds - work_share * base.parts_s.get(part, 0.0) for part, seconds in split.parts_s.items()
-    }
+    grown_s = {part: seconds - work_share * base.parts_s.get(part, 0.0) for part, seconds in split.parts_s.items()}
     communication_s = split.communication_s
     if math.isnan(communication_s):
         communication_s = split.parts_s.get(Part.COMMUNICATION, math.nan)
