@@ -107,29 +107,28 @@ def find_scaling_loss(
     if math.isnan(communication_s):
         communication_s = split.parts_s.get(Part.COMMUNICATION, math.nan)
     attained = facts.sent_bytes / communication_s if communication_s > 0 else math.nan
-    cause = _name_cause(grown_s, lost_s, communication_s, attained, facts)
+    # Gloo's thread is not the limit if the CPUs are idle, which is what an estimated split observes.
+    limit = GLOO_BYTES_PER_S if facts.collectives == "gloo" and not split.is_estimated else math.inf
+    cause = _name_cause(grown_s, lost_s, communication_s, attained >= limit, facts)
     return ScalingLoss(cause, lost_s, lost_share, grown_s, facts, attained, base, split)
 
 
 def _name_cause(
-    grown_s: Mapping[Part, float], lost_s: float, communication_s: float, attained: float, facts: ExchangeFacts
+    grown_s: Mapping[Part, float], lost_s: float, communication_s: float, is_limited_by_cpu: bool, facts: ExchangeFacts
 ) -> Cause:
     causes_s = {part: seconds for part, seconds in grown_s.items() if part is not Part.OTHER and seconds > 0}
     part = max(causes_s, key=lambda each: causes_s[each], default=Part.OTHER)
     if part is Part.OTHER or causes_s[part] < max(MIN_SHARE * sum(causes_s.values()), MIN_SHARE_OF_ALL * lost_s):
         return Cause.UNKNOWN
     if part is Part.COMMUNICATION:
-        return _name_exchange(communication_s, attained, facts)
+        return _name_exchange(communication_s, is_limited_by_cpu, facts)
     return {Part.IMBALANCE: Cause.IMBALANCE, Part.INPUT: Cause.INPUT, Part.COMPUTE: Cause.COMPUTE}[part]
 
 
-def _name_exchange(communication_s: float, attained: float, facts: ExchangeFacts) -> Cause:
+def _name_exchange(communication_s: float, is_limited_by_cpu: bool, facts: ExchangeFacts) -> Cause:
     """Name the limit of the exchange: the link, its latency, or the processors that reduce and copy."""
     if not facts.crosses_nodes:
         return Cause.EXCHANGE
     if facts.num_messages * MESSAGE_S >= communication_s / 2:
         return Cause.NETWORK_LATENCY
-    # A faster exchange over gloo is limited by its thread, not by the link.
-    if facts.collectives == "gloo" and attained >= GLOO_BYTES_PER_S:
-        return Cause.EXCHANGE
-    return Cause.NETWORK_BANDWIDTH
+    return Cause.EXCHANGE if is_limited_by_cpu else Cause.NETWORK_BANDWIDTH

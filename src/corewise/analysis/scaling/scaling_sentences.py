@@ -77,4 +77,4 @@ def _describe_model(curve: ScalingCurve) -> str:
     # A tiny term means that bandwidth does not matter, not that the link is infinitely fast.
     if math.isnan(bandwidth) or 2 * curve.gradient_bytes / bandwidth < 0.02 * curve.model.base_s:
         return ""
-    return f" It attributes {format_figure(bandwidth / 1e6)} MB/s to the exchange."
+    return f" Its exposed exchange costs as much as a link of {format_figure(bandwidth / 1e6)} MB/s."

@@ -12,6 +12,8 @@ from corewise.study.record import Record
 
 # A rank is named as the slowest only if it needs this much more time than the median rank.
 MIN_EXCESS = 0.05
+# Below this fraction of a step, a difference of times is rounding.
+_NOTHING = 1e-6
 
 
 class Part(Enum):
@@ -116,7 +118,8 @@ def split_step(record: Record) -> StepSplit | None:
             parts_s[part] = 0.0 if math.isnan(parts_s[part]) else parts_s[part]
     missing = tuple(part for part, seconds in parts_s.items() if math.isnan(seconds))
     known_s = {part: seconds for part, seconds in parts_s.items() if part not in missing}
-    known_s[Part.OTHER] = max(0.0, step_s - sum(known_s.values()))
+    other_s = step_s - sum(known_s.values())
+    known_s[Part.OTHER] = other_s if other_s > _NOTHING * step_s else 0.0
     slowest = find_slowest_rank([{r.rank: (r.own_s, r.node, r.host) for r in ranks} for ranks in every])
     return StepSplit(step_s, known_s, missing, communication_s, slowest=slowest)
 
