@@ -20,6 +20,7 @@ from corewise.launch.ranks import RankStart
 from corewise.measured.trial import RankPlacement
 from corewise.run.study_runner import StudyOutcome
 from corewise.store.store import Store
+from tests.analysis.scaling.made_clusters import Cluster, train_on
 from tests.cli.sample_stores import scaling_records, unmeasured_records, write_store
 
 APP = build_app()
@@ -96,6 +97,14 @@ def test_the_keys_of_tables_and_rows_are_those_of_show(store: Store) -> None:
     assert sorted(documented_keys("key of a row")) == sorted(first["rows"][0])
     assert {*first} == {each.name for each in dataclasses.fields(ResultTable)}
     assert {*first["rows"][0]} == {each.name for each in dataclasses.fields(ResultRow)}
+
+
+def test_the_keys_of_a_scaling_curve_are_those_of_show(tmp_path: Path) -> None:
+    records = train_on(Cluster(link_bytes_per_s=4e8), (1, 2, 4))
+    store = write_store(tmp_path / "store", *records)
+    [curve] = printed("show", "--store", str(store.path))[0]["scaling"]
+    assert sorted(documented_keys("key of a scaling curve")) == sorted(curve)
+    assert sorted(documented_keys("key of a scaling count")) == sorted(curve["counts"][0])
 
 
 def test_the_keys_of_a_run_are_those_of_its_outcome() -> None:

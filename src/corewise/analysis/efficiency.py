@@ -1,4 +1,4 @@
-"""Parallel efficiency: throughput per core over that of the narrowest trial that is otherwise equal."""
+"""Parallel efficiency: throughput per core or node over that of the narrowest trial that is otherwise equal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,9 @@ from corewise.analysis.groups import WIDTHS, Group
 from corewise.analysis.ratios import compute_look_level
 from corewise.stats.batch_ratios import LogMoments, estimate_ratios
 from corewise.stats.values import Values
+
+# Their product is the number of cores that a trial uses on all nodes.
+CORES = ("nodes", *WIDTHS)
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,29 @@ class Efficiencies:
     width: Values
 
 
-def compute_efficiencies(group: Group, over: Sequence[str] = WIDTHS) -> Efficiencies:
+def compute_efficiencies(group: Group, over: Sequence[str] = CORES) -> Efficiencies:
     """Compute each trial's e = p_w / (w / b · p_b), where b is the least width measured with all else equal.
 
     The width is the product of the parameters named in `over`.
     """
     widths = np.prod([group.get_numbers(name) for name in over], axis=0)
     combinations = group.index_without(over)
-    first = group.get_numbers(over[0])
+    # Of equally narrow trials, the one with the fewest nodes is the base, then the one with the fewest processes.
+    order = [group.get_numbers(name) for name in reversed(over)]
     level = compute_look_level(group.records[0]) if group.records else 0.05
-    return _compute_within(combinations, widths, first, group.rate, group.rates, 1 - level)
+    return _compute_within(combinations, widths, order, group.rate, group.rates, 1 - level)
 
 
 def _compute_within(
-    combinations: Places, widths: Values, first: Values, rate: Values, rates: LogMoments, confidence: float = 0.95
+    combinations: Places,
+    widths: Values,
+    order: Sequence[Values],
+    rate: Values,
+    rates: LogMoments,
+    confidence: float = 0.95,
 ) -> Efficiencies:
-    """Compute efficiencies within each combination; of equally narrow trials, the least `first` is base."""
-    base = _find_bases(combinations, widths, first, rate)
+    """Compute efficiencies within each combination; of equally narrow trials, the first by `order` is base."""
+    base = _find_bases(combinations, widths, order, rate)
     value, low, high = (np.full(widths.size, np.nan) for _ in range(3))
     places = np.flatnonzero((base >= 0) & ~np.isnan(rate))
     bases = base[places]
@@ -62,13 +71,14 @@ def _compute_within(
     return Efficiencies(value, low, high, base, widths)
 
 
-def _find_bases(combinations: Places, widths: Values, first: Values, rate: Values) -> Places:
+def _find_bases(combinations: Places, widths: Values, order: Sequence[Values], rate: Values) -> Places:
     """Find the base of each trial; -1 if widths do not vary, and for other trials as narrow as the base."""
     result = np.full(widths.size, -1, dtype=np.int64)
     known = np.flatnonzero((widths > 0) & ~np.isnan(rate))
     if known.size == 0:
         return result
-    in_order = known[np.lexsort((known, first[known], widths[known], combinations[known]))]
+    keys = [key[known] for key in order]
+    in_order = known[np.lexsort((known, *keys, widths[known], combinations[known]))]
     starts = np.concatenate(([True], np.diff(combinations[in_order]) != 0))
     base = np.full(int(combinations.max()) + 1, -1, dtype=np.int64)
     base[combinations[in_order[starts]]] = in_order[starts]

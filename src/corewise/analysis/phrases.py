@@ -117,7 +117,7 @@ def format_axis_title(name: str) -> str:
 
 def describe_value(name: str, value: Any) -> str:
     """Describe one value of a parameter, for example "16 threads", "batch 4" or "channels_last"."""
-    if name in ("threads", "processes") and isinstance(value, int):
+    if name in ("threads", "processes", "nodes") and isinstance(value, int):
         return format_count(value, name.removesuffix("es") if name == "processes" else name.removesuffix("s"), name)
     if name == "version":
         return f"version {_clean_text(format_value(value))}"

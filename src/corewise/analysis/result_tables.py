@@ -7,8 +7,9 @@ from typing import Any
 
 from corewise.analysis.columns import get_order_key
 from corewise.analysis.efficiency import Efficiencies, compute_efficiencies
-from corewise.analysis.groups import Group, RecordSource, group_records
+from corewise.analysis.groups import FullRecordReader, Group, RecordSource, group_records, read_no_records
 from corewise.analysis.ranking import TrialRanking, rank_trials
+from corewise.analysis.scaling.scaling_summary import ScalingSummary, summarize_scaling
 from corewise.errors import UserError, suggest_nearest
 from corewise.study.axes import AXES
 from corewise.study.record import Record
@@ -81,6 +82,7 @@ class ResultTable:
 
     Attributes:
         num_left_out: rows cut from a very long table, by default the slowest.
+        scaling: curves over nodes or processes of training.
     """
 
     study: str
@@ -93,6 +95,7 @@ class ResultTable:
     rows: tuple[ResultRow, ...]
     unmeasured: tuple[UnmeasuredTrials, ...]
     num_left_out: int = 0
+    scaling: tuple[ScalingSummary, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert the table to plain JSON values."""
@@ -124,15 +127,19 @@ def filter_records(
 
 
 def build_result_tables(
-    records: Sequence[Record], sort: str | None = None, max_rows: int | None = None
+    records: Sequence[Record],
+    sort: str | None = None,
+    max_rows: int | None = None,
+    read_full_records: FullRecordReader = read_no_records,
 ) -> list[ResultTable]:
     """Build one table for each group, in the order in which their first trials finished.
 
     A table with more rows than `max_rows` is cut to its first NUM_ROWS_OF_MANY, by default the fastest.
+    `read_full_records` reads the ranks of a few trials, which brief records lack.
     """
     if sort is not None:
         _check_sort(sort, records)
-    groups = group_records([RecordSource(label="", records=records)])
+    groups = group_records([RecordSource(label="", records=records, read_full_records=read_full_records)])
     return [_build_table(group, sort, max_rows) for group in groups]
 
 
@@ -160,6 +167,7 @@ def _build_table(group: Group, sort: str | None, max_rows: int | None) -> Result
         rows=tuple(rows),
         unmeasured=tuple(_group_by_reason(group)),
         num_left_out=len(group.records) - len(rows),
+        scaling=summarize_scaling(group),
     )
 
 

@@ -2,11 +2,15 @@
 
 import json
 import shlex
-from typing import Annotated
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from corewise.cli.common_options import DEFAULT_STORE, JsonOption, StoreOption
+
+if TYPE_CHECKING:
+    from corewise.study.record import Record
 
 # Rows of one table on a terminal.
 _MAX_ROWS = 1000
@@ -30,6 +34,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show results: one table for each workload and mode, the best row marked, failures below.
+
+    Training over several nodes or processes also gets its scaling: efficiency, the parts of a step,
+    the cause of a loss, and a prediction for more of them.
 
     Only parameters that vary have a column. Rows without a significant difference from the best are
     marked ≈ best. Each machine, framework version and protocol has its own best row.
@@ -63,7 +70,12 @@ def show(
         else:
             draw_trial(make_console(), record)
         return
-    tables = build_result_tables(chosen, sort, max_rows=None if as_json else _MAX_ROWS)
+    place_of = {record.trial_id: place for record, place in zip(result.records, result.places, strict=True)}
+
+    def read_full_records(trial_ids: Collection[str]) -> "Sequence[Record]":
+        return list(opened.read_at([place_of[trial_id] for trial_id in trial_ids if trial_id in place_of]))
+
+    tables = build_result_tables(chosen, sort, None if as_json else _MAX_ROWS, read_full_records)
     if as_json:
         print(json.dumps([table.to_json() for table in tables], indent=2))
         return

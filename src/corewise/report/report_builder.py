@@ -15,6 +15,7 @@ from corewise.analysis.findings.study_evidence import StudyEvidence
 from corewise.analysis.findings.study_findings import collect_findings, get_severity_rank
 from corewise.analysis.groups import Group, RecordSource
 from corewise.analysis.ranking import TrialRanking, rank_trials
+from corewise.analysis.scaling.scaling_curves import find_scaling_curves
 from corewise.analysis.sections import LEFTOVER_NOTE, Section, build_sections
 from corewise.analysis.sources import describe_unfinished, read_sources
 from corewise.analysis.tuning_commands import build_tune_command, is_tuning
@@ -25,6 +26,7 @@ from corewise.report.machine_tables import build_machine_tables, build_version_t
 from corewise.report.method import describe_method
 from corewise.report.reorders import build_reorder_table
 from corewise.report.report_model import Chart, Report, StudyPart, Table
+from corewise.report.scaling.scaling_part import ScalingPart, build_scaling_part
 from corewise.report.tables import build_results_table, group_unmeasured
 from corewise.report.tuning_sentences import build_tuning_tables, describe_cautions, describe_tuning
 from corewise.study.record import Record, format_utc_now
@@ -197,11 +199,15 @@ class _PartBuilder:
             answers += sentences
             charts += self._build_tuning_charts(tuning)
             tables += build_tuning_tables(tuning)
-        for group, standing in members:
+        curves = {} if is_tuned else {k: find_scaling_curves(group) for k, (group, _) in enumerate(members)}
+        for place, (group, standing) in enumerate(members):
+            scaling = build_scaling_part(group, curves.get(place, ()))
             if not is_tuned:
-                self.headlines.append(describe_headline(group, standing))
-                answers += describe_group(group, standing)
-            drawn, shown = self._build_figures(group, standing, citations, is_tuned=is_tuned)
+                headline = describe_headline(group, standing)
+                self.headlines.append([*scaling.headline, *headline])
+                first, *others = describe_group(group, standing)
+                answers += [first, *scaling.sentences, *others]
+            drawn, shown = self._build_figures(group, standing, citations, scaling, is_tuned=is_tuned)
             dynamic = self._build_dynamic_part(group, standing)
             if dynamic is not None:
                 answers += dynamic.sentences
@@ -212,7 +218,7 @@ class _PartBuilder:
         store = next((s.label for s in self.sources if any(r.study == study for r in s.records)), "corewise-store")
         if members and not section.is_leftover:
             again = build_tune_command(tuning, groups) if is_tuning(study, groups) else ()
-            self.findings += collect_findings(StudyEvidence(study, store, members, again))
+            self.findings += collect_findings(StudyEvidence(study, store, members, again, curves))
         method = describe_method(groups)
         method += [("published figures", shorten(citation, 400)) for citation in citations]
         return StudyPart(
@@ -238,7 +244,13 @@ class _PartBuilder:
         )
 
     def _build_figures(
-        self, group: Group, standing: TrialRanking, citations: dict[str, None], *, is_tuned: bool = False
+        self,
+        group: Group,
+        standing: TrialRanking,
+        citations: dict[str, None],
+        scaling: ScalingPart,
+        *,
+        is_tuned: bool = False,
     ) -> tuple[list[Chart], list[Table]]:
         charts: list[Chart] = []
         tables: list[Table] = []
@@ -248,14 +260,14 @@ class _PartBuilder:
 
             self._num_with_charts += 1
             # The steps of a ladder form no grid.
-            charts += [] if is_tuned else build_group_charts(group, standing)
+            charts += [] if is_tuned else [*scaling.charts, *build_group_charts(group, standing, scaling.units)]
             published = compare_with_published(group, standing, self.ask.publications)
             charts += [*published.charts, *self._build_samples_chart(group, standing)]
             tables += published.tables
             citations.update(dict.fromkeys(published.sources))
         results = build_results_table(group, standing, compute_efficiencies(group))
         first = [table for table in (results, build_reorder_table(group)) if table is not None]
-        return charts, [*first, *tables]
+        return charts, [*first, *scaling.tables, *tables]
 
     def _build_dynamic_part(self, group: Group, standing: TrialRanking) -> "DynamicPart | None":
         """Build the part on changing thread widths, where they were measured."""

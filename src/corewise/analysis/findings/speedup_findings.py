@@ -8,6 +8,7 @@ import numpy as np
 
 from corewise.analysis.columns import parse_number
 from corewise.analysis.findings.finding import Finding
+from corewise.analysis.findings.scaling_findings import find_lost_scaling
 from corewise.analysis.findings.study_evidence import StudyEvidence
 from corewise.analysis.groups import Group
 from corewise.analysis.phrases import describe_task
@@ -197,6 +198,7 @@ SPEEDUP_CHECKS: Sequence[Check] = (
     _find_page_faults,
     _find_unused_smt,
     _compare_with_ceiling,
+    find_lost_scaling,
 )
 # The other checks suggest settings that a tuning has tried already or was not allowed to try.
 TUNING_SPEEDUP_CHECKS: Sequence[Check] = (_find_memory_pressure, _compare_with_ceiling)

@@ -1,8 +1,8 @@
 """The evidence for findings: the groups of one study, and the commands that run it again."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from corewise.analysis.groups import Group
 from corewise.analysis.phrases import describe_point, describe_task, select_main_params
 from corewise.analysis.ranking import TrialRanking
+from corewise.analysis.scaling.scaling_curves import ScalingCurve
 from corewise.stats.values import Values
 from corewise.study.built_in_studies import list_studies
 from corewise.study.record import Record
@@ -24,12 +25,19 @@ class StudyEvidence:
 
     Attributes:
         tuned_by: the arguments that tune it again, if a tuning made the runs.
+        curves: the scaling curves of each group, by its place among the groups.
     """
 
     study: str
     store: str
     groups: Sequence[tuple[Group, TrialRanking]]
     tuned_by: Sequence[str] = ()
+    curves: Mapping[int, Sequence[ScalingCurve]] = field(default_factory=dict)
+
+    def get_curves(self, group: Group) -> Sequence[ScalingCurve]:
+        """Return the scaling curves of a group."""
+        place = next(place for place, (each, _) in enumerate(self.groups) if each is group)
+        return self.curves.get(place, ())
 
     @cached_property
     def records(self) -> list[Record]:

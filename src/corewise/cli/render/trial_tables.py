@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corewise.analysis.result_tables import ResultRow, ResultTable, UnmeasuredTrials
+from corewise.cli.render.scaling_table import draw_scaling
 from corewise.text_format import (
     clean_text,
     format_duration,
@@ -67,6 +68,7 @@ def draw_table(console: Console, table: ResultTable, all_reasons: bool) -> None:
         _draw_rows(console, table)
         _draw_left_out(console, table)
         _draw_notes(console, table)
+        draw_scaling(console, table.scaling)
     _draw_unmeasured(console, table.unmeasured, all_reasons)
 
 

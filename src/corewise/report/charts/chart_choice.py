@@ -1,6 +1,6 @@
 """Chooses the charts of a group: none where nothing varies, else those that fit its question."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -15,26 +15,32 @@ from corewise.report.report_model import Chart
 MAX_CHOICE_CHARTS = 3
 
 
-def build_group_charts(group: Group, standing: TrialRanking) -> list[Chart]:
-    """Build the charts of one study, workload and mode, the most informative first, without samples."""
+def build_group_charts(group: Group, standing: TrialRanking, without: Collection[str] = ()) -> list[Chart]:
+    """Build the charts of one study, workload and mode, the most informative first, without samples.
+
+    Args:
+        without: parameters whose curves are shown elsewhere.
+    """
     if not standing.best or len(group.records) < 2:
         return []
     best = max(standing.best.values(), key=lambda i: group.rate[i])
     charts = [
-        *_build_main_charts(group, best, standing.list_best_and_ties(best)),
+        *_build_main_charts(group, best, standing.list_best_and_ties(best), without),
         *_build_choice_charts(group, best),
         *_build_memory_charts(group, best),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def _build_main_charts(group: Group, best: int, highest: Sequence[int]) -> Iterator[Chart | None]:
+def _build_main_charts(
+    group: Group, best: int, highest: Sequence[int], without: Collection[str]
+) -> Iterator[Chart | None]:
     names = find_numeric_axes(group)
     both = all(name in names for name in WIDTHS)
     if both:
         yield build_shapes_chart(group, best)
         yield build_heat_chart(group, "threads", "processes", highest)
-    alone = [name for name in names if not (has_constant_cores(group) and name in WIDTHS)]
+    alone = [name for name in names if name not in without and not (has_constant_cores(group) and name in WIDTHS)]
     if not alone:
         return
     yield build_throughput_chart(group, alone[0], best)

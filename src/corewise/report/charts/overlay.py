@@ -31,7 +31,7 @@ _CELL_HEIGHT = 38
 def build_efficiency_overlay(
     group: Group, x: str, best: int, publication: Publication, published: Published
 ) -> Chart | None:
-    """Build one's own efficiency over threads or processes next to the published one over nodes."""
+    """Build one's own efficiency over nodes, processes or threads next to the published one over nodes."""
     efficiencies = compute_efficiencies(group, (x,))
     own = [i for i in group.find_trials_along(best, x) if efficiencies.base[i] >= 0]
     lines = [line for line in published.lines if line.workload in ("", group.workload)][:_MAX_PUBLISHED_LINES]
@@ -58,17 +58,23 @@ def build_efficiency_overlay(
     base = describe_value(x, group.points[own[0]][x])
     last = own[-1]
     unit = describe_value(x, 1)
+    is_same = x == published.x
     curves = [f"{_label_line(published, line)} down to {min(line.y):.2f}" for line in lines]
     return Chart(
         key=build_key(group.study, group.workload_name, group.mode, "published", published.key),
         title=f"{describe_task(group)}: efficiency and published efficiency",
-        spec=_build_overlay_spec(rows, others, f"{format_axis_title(x)} (yours) · {published.x} (published)"),
+        spec=_build_overlay_spec(rows, others, _title_x(x, published)),
         caption=join_sentences(
-            f"Yours: throughput per unit over that of the base, {base}; the unit is {unit} of one machine.",
+            f"Yours: throughput per unit over that of the base, {base}; the unit is {unit}"
+            + (f"{'' if is_same else ' of one machine'}."),
             f"Published: {published.what}, {publication.citation}, {published.where}; the unit is one of "
             f"its {published.x}, and no intervals were given.",
-            "These are different quantities: threads share caches and memory, nodes share a network. Compare "
-            "how early and how fast each curve falls, not single figures.",
+            (
+                ""
+                if is_same
+                else "These are different quantities: threads share caches and memory, nodes share a network. "
+            )
+            + "Compare how early and how fast each curve falls, not single figures.",
             describe_intervals(group, own),
             describe_cut_whiskers(_find_whisker_limit(rows), _list_interval_ends(rows)),
         ),
@@ -79,6 +85,12 @@ def build_efficiency_overlay(
             f"{format_list(curves, 6)}."
         ),
     )
+
+
+def _title_x(x: str, published: Published) -> str:
+    if x == published.x:
+        return format_axis_title(x)
+    return f"{format_axis_title(x)} (yours) · {published.x} (published)"
 
 
 def _label_line(published: Published, line: PublishedLine) -> str:

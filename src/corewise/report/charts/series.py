@@ -42,6 +42,11 @@ def find_numeric_axes(group: Group) -> list[str]:
     return sorted(names, key=lambda name: _ACROSS.index(name) if name in _ACROSS else len(_ACROSS))
 
 
+def find_node_axis(group: Group) -> list[str]:
+    """Return the axis of nodes if it varies, otherwise nothing."""
+    return [name for name in ("nodes",) if name in group.axes and group.is_number(name)]
+
+
 def has_constant_cores(group: Group) -> bool:
     """Return True if processes × threads is constant, so that neither varies alone."""
     if not all(name in group.varying and group.is_number(name) for name in WIDTHS):

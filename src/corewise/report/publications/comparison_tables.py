@@ -11,7 +11,7 @@ from corewise.analysis.phrases import describe_task, describe_value, label_shape
 from corewise.analysis.ranking import TrialRanking
 from corewise.analysis.ratios import estimate_ratio, is_significant, unpack_estimate
 from corewise.report.charts.overlay import build_efficiency_overlay, build_grid_chart
-from corewise.report.charts.series import find_numeric_axes, has_constant_cores
+from corewise.report.charts.series import find_node_axis, find_numeric_axes, has_constant_cores
 from corewise.report.publications.kernel_figures import build_kernel_rows
 from corewise.report.publications.published_figures import Publication, Published, PublishedValue, is_comparable
 from corewise.report.report_model import Chart, Column, Table
@@ -66,8 +66,8 @@ def _build_chart(group: Group, best: int, publication: Publication, published: P
         return build_grid_chart(group, publication, published)
     if published.quantity == "efficiency":
         alone = [name for name in find_numeric_axes(group) if name in WIDTHS and not has_constant_cores(group)]
-        # Processes that exchange gradients are nearer to nodes than threads are.
-        for name in sorted(alone, key=WIDTHS.index):
+        # Published curves are over nodes. Processes that exchange gradients are nearer to nodes than threads are.
+        for name in [*find_node_axis(group), *sorted(alone, key=WIDTHS.index)]:
             chart = build_efficiency_overlay(group, name, best, publication, published)
             if chart is not None:
                 return chart
