@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from corewise import __version__
 from corewise.launch.worker_commands import build_run_command, format_shell_line
 from corewise.measured.trial import INFEASIBLE, REFUSALS, Trial
+from corewise.run.cachegrind_count import CachegrindCount
 from corewise.run.plan import Plan, SkippedTrial
 from corewise.run.roofline_metrics import compute_ceiling_metrics, list_ceiling_notes
 from corewise.run.run_collector import compute_record_metrics
@@ -27,8 +28,10 @@ def build_skipped_record(plan: Plan, point: SkippedTrial) -> Record:
     )
 
 
-def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
-    """Build the record of a trial that needs no further run."""
+def build_trial_record(
+    plan: Plan, progress: TrialProgress, folder: str, count: CachegrindCount | None = None
+) -> Record:
+    """Build the record of a trial that needs no further run; `count` adds what cachegrind has counted."""
     trial = progress.trial
     failed = next((run for run in progress.runs if run.status != "ok"), None)
     status = "ok"
@@ -36,6 +39,8 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         status = "skipped" if failed.kind in REFUSALS else "failed"
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
+    if count is not None:
+        metrics |= count.metrics
     lease = progress.lease
     return replace(
         _build_base(plan, trial.trial_id, status),
@@ -52,7 +57,12 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         code_versions=trial.code_versions,
         generation=trial.generation,
         notes=_collect_notes(
-            progress, [*_list_core_notes(plan, trial), *list_ceiling_notes(trial, metrics, plan.host.facts.caches)]
+            progress,
+            [
+                *_list_core_notes(plan, trial),
+                *list_ceiling_notes(trial, metrics, plan.host.facts.caches),
+                *(count.notes if count is not None else ()),
+            ],
         ),
         started_at=progress.started_at,
         lease=lease.token if lease else "",
