@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from corewise.accelerate.malleable.idle_threads import build_thread_environment
+from corewise.measured.instruction_sets import build_isa_variables
 from corewise.measured.parameters import Allocator, Device, HugePages, MathKernels, OpenMP, TrialParameters, WaitPolicy
 
 GIB = 1024**3
@@ -12,7 +13,7 @@ GIB = 1024**3
 CONTROLLED_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "DNNL_", "ONEDNN_")
 CONTROLLED_NAMES = (
     *("LD_PRELOAD", "TCMALLOC_RELEASE_RATE", "ATEN_CPU_CAPABILITY", "GLIBC_TUNABLES"),
-    "THP_MEM_ALLOC_ENABLE",
+    *("THP_MEM_ALLOC_ENABLE", "TORCHINDUCTOR_CPP_MARCH"),
 )
 
 # glibc up to 2.34 ignores mmap thresholds above 32 MiB, so mapping is switched off altogether.
@@ -40,6 +41,7 @@ def build_trial_environment(
     threads = str(params.threads)
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     env.update(_build_framework_variables(params))
+    env.update(build_isa_variables(params.isa))
     if params.wait_policy != WaitPolicy.DEFAULT:
         env["OMP_WAIT_POLICY"] = params.wait_policy.value.upper()
         env["OPENBLAS_THREAD_TIMEOUT"] = OPENBLAS_SPIN[params.wait_policy]

@@ -74,6 +74,23 @@ class MathKernels(Choice):
     VANILLA = "vanilla"
 
 
+class Isa(Choice):
+    """The widest instruction set that vendor kernels may use."""
+
+    DEFAULT = "default"
+    SSE41 = "sse41"
+    AVX2 = "avx2"
+    AVX512 = "avx512"
+    AVX512_BF16 = "avx512_bf16"
+    AMX = "amx"
+
+
+class Optimizer(Choice):
+    SGD = "sgd"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
 class Float32Precision(Choice):
     DEFAULT = "default"
     BF16 = "bf16"
@@ -156,8 +173,10 @@ class TrialParameters:
     execution: str = "eager"
     freezing: Freezing = Freezing.NONE
     math: MathKernels = MathKernels.VENDOR
+    isa: Isa = Isa.DEFAULT
     float32_precision: Float32Precision = Float32Precision.DEFAULT
     denormals: Denormals = Denormals.DEFAULT
+    optimizer: Optimizer = Optimizer.SGD
     allocator: Allocator = Allocator.DEFAULT
     huge_pages: HugePages = HugePages.DEFAULT
     openmp: OpenMP = OpenMP.DEFAULT

@@ -22,6 +22,8 @@ INFEASIBLE = "infeasible"
 NO_EFFECT = "no-effect"
 NOT_NOW = "not-now"
 REFUSALS = (INFEASIBLE, NO_EFFECT, NOT_NOW)
+# Sources of instruction counts; auto takes hardware counters where the kernel provides them.
+COUNTER_CHOICES = ("auto", "perf", "cachegrind", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Protocol:
         min_sample_s: time spent sampling in each process.
         timeout_s: limit for one process, from start to result.
         start: "fork" from a warm parent or "fresh".
+        counters: the source of instruction counts, one of COUNTER_CHOICES.
     """
 
     min_runs: int = 5
@@ -83,6 +86,7 @@ class Protocol:
     timeout_s: float = 600.0
     max_repeats_disturbed: int = 2
     start: str = "fork"
+    counters: str = "auto"
 
 
 @dataclasses.dataclass(frozen=True)

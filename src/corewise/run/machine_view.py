@@ -53,6 +53,15 @@ class Host:
     def usable(self) -> Topology:
         return self.topology.select_cpus(self.allocation.cpus)
 
+    def find_whole_socket(self) -> Topology:
+        """Return the first socket whose online CPUs are all part of the allocation; empty if there is none."""
+        allowed = set(self.allocation.cpus)
+        for socket in self.topology.sockets:
+            cpus = tuple(cpu for cpu in self.topology.cpus if cpu.socket == socket)
+            if allowed.issuperset(cpu.number for cpu in cpus):
+                return Topology(cpus)
+        return Topology(())
+
     def compute_allocation_shape(self) -> list[list[int]]:
         """List cores and CPUs per NUMA node, largest first; equal for equivalent grants on equal machines."""
         return [list(node) for node in compute_allocation_shape(self.topology, self.allocation)]
@@ -130,6 +139,7 @@ def find_preloadable_libraries(interpreter: Interpreter) -> dict[str, Path]:
 def build_machine_view(host: Host, libraries: Mapping[str, Path]) -> MachineView:
     """Build the machine figures that axes and constraints refer to."""
     usable = host.usable
+    socket = host.find_whole_socket()
     return MachineView(
         num_cores=host.allocation.num_cores,
         num_cpus=len(host.allocation.cpus),
@@ -142,4 +152,6 @@ def build_machine_view(host: Host, libraries: Mapping[str, Path]) -> MachineView
         memory_bytes=host.allocation.memory_bytes,
         instruction_sets=frozenset(host.facts.instruction_sets) if host.facts.instruction_sets else None,
         transparent_huge_pages=host.facts.memory.transparent_huge_pages,
+        socket_cores=socket.num_cores,
+        socket_cpus=len(socket.cpus),
     )

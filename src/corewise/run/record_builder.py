@@ -9,6 +9,7 @@ from corewise.launch.worker_commands import build_run_command, format_shell_line
 from corewise.measured.trial import INFEASIBLE, REFUSALS, Trial
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import UnknownName, find_workload
+from corewise.run.cachegrind_count import CachegrindCount
 from corewise.run.plan import Plan, SkippedTrial
 from corewise.run.roofline_metrics import compute_ceiling_metrics, list_ceiling_notes
 from corewise.run.run_collector import compute_record_metrics
@@ -29,8 +30,10 @@ def build_skipped_record(plan: Plan, point: SkippedTrial) -> Record:
     )
 
 
-def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Record:
-    """Build the record of a trial that needs no further run."""
+def build_trial_record(
+    plan: Plan, progress: TrialProgress, folder: str, count: CachegrindCount | None = None
+) -> Record:
+    """Build the record of a trial that needs no further run; `count` adds what cachegrind has counted."""
     trial = progress.trial
     failed = next((run for run in progress.runs if run.status != "ok"), None)
     status = "ok"
@@ -39,6 +42,8 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
     metrics |= _derive_workload_metrics(trial, metrics)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
+    if count is not None:
+        metrics |= count.metrics
     lease = progress.lease
     return replace(
         _build_base(plan, trial.trial_id, status),
@@ -55,7 +60,12 @@ def build_trial_record(plan: Plan, progress: TrialProgress, folder: str) -> Reco
         code_versions=trial.code_versions,
         generation=trial.generation,
         notes=_collect_notes(
-            progress, [*_list_core_notes(plan, trial), *list_ceiling_notes(trial, metrics, plan.host.facts.caches)]
+            progress,
+            [
+                *_list_core_notes(plan, trial),
+                *list_ceiling_notes(trial, metrics, plan.host.facts.caches),
+                *(count.notes if count is not None else ()),
+            ],
         ),
         started_at=progress.started_at,
         lease=lease.token if lease else "",

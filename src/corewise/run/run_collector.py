@@ -7,13 +7,14 @@ from typing import Any
 
 from corewise.measured.parameters import Mode
 from corewise.measured.trial import REFUSALS, Protocol, RankResult, Trial
+from corewise.run.counter_metrics import COUNTED_METRICS, compute_perf_metrics
 from corewise.stats.estimate import compute_quantile
 from corewise.stats.sequential_stopping import Decision, should_stop
 from corewise.stats.variance import estimate_variance_components
 from corewise.study.trial_run import TrialRun
 
 # These metrics are summed over ranks; all others take the worst rank.
-SUMMED_METRICS = ("peak_memory_bytes", "window_samples")
+SUMMED_METRICS = ("peak_memory_bytes", "window_samples", "cpu_migrations", *COUNTED_METRICS)
 # Both metrics are reported, so both need a narrow interval.
 JUDGED_METRICS = ("step_s", "samples_per_s")
 # These metrics take the maximum over runs: the first run compiles or plans, later ones may use its cache.
@@ -157,6 +158,7 @@ def _compute_run_metrics(trial: Trial, results: Sequence[RankResult], samples_s:
     else:
         metrics["samples_per_s"] = per_step / step_s
     metrics["samples_per_step"] = per_step
+    metrics.update(compute_perf_metrics(trial, results))
     if trial.params.mode == Mode.TRAIN and len(results) > 1 and "loss" in metrics:
         metrics["loss"] = statistics.fmean(r.metrics["loss"] for r in results if "loss" in r.metrics)
     # The sum over ranks can be too large for a float.

@@ -15,6 +15,7 @@ from corewise.errors import UserError
 from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.parameters import Binding
 from corewise.measured.trial import NOT_NOW, RankResult, Trial, to_json, write_json_atomically
+from corewise.run.cachegrind_count import COUNT_LIMIT_S, CachegrindCount, build_count_request, count_with_cachegrind
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
 from corewise.run.lease_heartbeat import Heartbeat
 from corewise.run.neighbour_load import NeighbourWatch
@@ -78,6 +79,7 @@ class RunObserver(Protocol):
     def report_run_end(self, trial: Trial, run: TrialRun, seconds_left: float) -> None: ...
     def report_record(self, record: Record) -> None: ...
     def report_waiting(self, num_trials: int) -> None: ...
+    def report_counting(self, trial: Trial) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,7 @@ class StudyRun:
         elif len(progress.runs) < MIN_RUNS_AT_DEADLINE and not is_settled(progress):
             return True
         trials = str(self.store.get_trial_file(trial.trial_id).parent)
-        record = build_trial_record(self.plan, progress, trials)
+        record = build_trial_record(self.plan, progress, trials, self._count_instructions(progress))
         if _has_lost_lease(progress):
             self.store.append(replace(record, replaced_leases=(*record.replaced_leases, record.lease)))
             raise LeaseLost(f"trial {trial.trial_id} was taken over by another process")
@@ -350,6 +352,16 @@ class StudyRun:
             self._num_own_runs += 1
             self._save_run(progress, run, index)
             self.observer.report_run_end(trial, run, seconds_left())
+
+    def _count_instructions(self, progress: TrialProgress) -> CachegrindCount | None:
+        """Count a successful trial with cachegrind, if the study asks for it."""
+        trial, runs = progress.trial, progress.runs
+        if trial.protocol.counters != "cachegrind" or any(run.status != "ok" for run in runs):
+            return None
+        ends = [end for end in (self._deadline, self._stop_at) if end is not None]
+        limit_s = min([COUNT_LIMIT_S, *(end - time.monotonic() for end in ends)])
+        self.observer.report_counting(trial)
+        return count_with_cachegrind(build_count_request(self.plan, trial, runs, max(0.0, limit_s)))
 
     def _is_late(self, progress: TrialProgress) -> bool:
         """Return whether another run of the trial would probably end after the deadline."""

@@ -18,11 +18,13 @@ from corewise.measured.parameters import (
     Float32Precision,
     Freezing,
     HugePages,
+    Isa,
     MathKernels,
     MemoryFormat,
     MemoryPolicy,
     Mode,
     OpenMP,
+    Optimizer,
     PlacementPolicy,
     WaitPolicy,
 )
@@ -36,6 +38,7 @@ RENAMED_EXECUTIONS = {"quickened": "fast-kernels"}
 RUNTIMES = ("torch", "numpy", "jax", "tensorflow")
 MACHINE_NAMES = ("allocation", "cores", "cpus", "numa_nodes", "sockets")
 COUNT_KEYWORDS = ("allocation", "powers-of-two", "all-factorisations")
+THREAD_KEYWORDS = (*COUNT_KEYWORDS, "socket", "node")
 MULTI_VALUE_KEYWORDS = ("powers-of-two", "all-factorisations")
 
 
@@ -45,10 +48,16 @@ class Keyword:
 
     text: str
 
-    def resolve(self, num_cores: int) -> tuple[int, ...]:
-        """Return the numbers that the keyword stands for on an allocation of this many cores."""
-        if self.text == "allocation":
+    def resolve(self, num_cores: int, num_socket_cores: int = 0) -> tuple[int, ...]:
+        """Return the numbers that the keyword stands for on an allocation of this many cores.
+
+        `num_socket_cores` are those of a socket that is part of the allocation as a whole. If it is 0, `socket`
+        stands for no number.
+        """
+        if self.text in ("allocation", "node"):
             return (num_cores,)
+        if self.text == "socket":
+            return (num_socket_cores,) if num_socket_cores else ()
         if self.text == "powers-of-two":
             powers = [1 << bit for bit in range(num_cores.bit_length())]
             return tuple(dict.fromkeys([*powers, num_cores]))
@@ -81,7 +90,7 @@ def _define_count(
     minimum: int,
     maximum: int,
     *,
-    has_keywords: bool = False,
+    keywords: tuple[str, ...] = (),
     takes_null: bool = False,
 ) -> Axis:
     return Axis(
@@ -91,7 +100,7 @@ def _define_count(
         help,
         minimum=minimum,
         maximum=maximum,
-        keywords=COUNT_KEYWORDS if has_keywords else (),
+        keywords=keywords,
         # Expressions may use the allocation, which depends on the reserved cores.
         takes_expression=name != "reserved_cores",
         takes_null=takes_null,
@@ -116,8 +125,10 @@ AXES: Mapping[str, Axis] = {
     for axis in (
         _define_choice("device", Device, "where the workload computes"),
         _define_count("nodes", 1, "nodes of one trial", 1, _MAX_NODES),
-        _define_count("processes", 1, "processes (ranks) of one trial on each node", 1, _MAX_CORES, has_keywords=True),
-        _define_count("threads", _FILLING_THREADS, "threads of each process", 1, _MAX_CORES, has_keywords=True),
+        _define_count(
+            "processes", 1, "processes (ranks) of one trial on each node", 1, _MAX_CORES, keywords=COUNT_KEYWORDS
+        ),
+        _define_count("threads", _FILLING_THREADS, "threads of each process", 1, _MAX_CORES, keywords=THREAD_KEYWORDS),
         _define_count(
             "interop_threads",
             None,
@@ -134,14 +145,16 @@ AXES: Mapping[str, Axis] = {
         _define_choice("execution", EXECUTIONS, "how the model is executed"),
         _define_choice("freezing", Freezing, "fold normalisation into convolutions, or make all weights constant"),
         _define_choice("math", MathKernels, "vendor kernels (oneDNN) on or off"),
+        _define_choice("isa", Isa, "widest instruction set of vendor kernels (oneDNN, MKL, ATen)"),
         _define_choice("float32_precision", Float32Precision, "internal precision of float32 products"),
         _define_choice("denormals", Denormals, "whether denormal numbers are flushed to zero"),
+        _define_choice("optimizer", Optimizer, "optimizer of a model in training"),
         _define_choice("allocator", Allocator, "allocator; retain: glibc keeps freed memory"),
         _define_choice("huge_pages", HugePages, "whether memory is allocated in huge pages"),
         _define_choice("openmp", OpenMP, "OpenMP library loaded first"),
         _define_choice("wait_policy", WaitPolicy, "whether idle OpenMP threads spin"),
         Axis("data", "folder", "synthetic", "synthetic, or a folder of images"),
-        _define_count("loader_workers", 0, "processes that load images", 0, _MAX_CORES, has_keywords=True),
+        _define_count("loader_workers", 0, "processes that load images", 0, _MAX_CORES, keywords=COUNT_KEYWORDS),
         _define_flag("pinned_memory", "load images into pinned memory, which the GPU can copy from directly"),
         _define_choice("placement", PlacementPolicy, "how ranks are placed on cores"),
         _define_flag("smt", "also use the second hardware thread of each core"),

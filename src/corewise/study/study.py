@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from corewise.errors import UserError, suggest_nearest
-from corewise.measured.trial import Protocol
+from corewise.measured.trial import COUNTER_CHOICES, Protocol
 from corewise.study.axes import AXES, MODES, RUNTIMES, AxisValue
 from corewise.study.built_in_studies import find_study, find_study_name
 from corewise.study.built_in_studies import list_studies as list_studies
@@ -54,6 +54,11 @@ AXES_OF_VARIABLES = {
     "TF_NUM_INTEROP_THREADS": "interop_threads",
     "TF_ENABLE_ONEDNN_OPTS": "math",
     "JAX_PLATFORMS": "device",
+    "ATEN_CPU_CAPABILITY": "isa",
+    "ONEDNN_MAX_CPU_ISA": "isa",
+    "DNNL_MAX_CPU_ISA": "isa",
+    "MKL_ENABLE_INSTRUCTIONS": "isa",
+    "TORCHINDUCTOR_CPP_MARCH": "isa",
     "OMP_WAIT_POLICY": "wait_policy",
     "LD_PRELOAD": "allocator or openmp",
 }
@@ -263,6 +268,7 @@ class ProtocolFile(_FileModel):
     timeout_s: Seconds | None = None
     max_repeats_disturbed: Annotated[int, Field(ge=0, le=1000)] | None = None
     start: Annotated[str, _require_choice("start", ("fork", "fresh"))] | None = None
+    counters: Annotated[str, _require_choice("counters", COUNTER_CHOICES)] | None = None
 
 
 class StudyFile(_FileModel):

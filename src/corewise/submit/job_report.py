@@ -136,6 +136,11 @@ class ReportingObserver:
         if self._shown is not None:
             self._shown.report_waiting(num_trials)
 
+    def report_counting(self, trial: Trial) -> None:
+        """Pass the call on."""
+        if self._shown is not None:
+            self._shown.report_counting(trial)
+
     def close(self, outcome: str, num_failed: int = 0) -> None:
         """Write how the job ended."""
         self._report = replace(self._report, phase=ENDED, outcome=outcome, num_failed=num_failed)

@@ -57,6 +57,9 @@ class ReportUpdater:
         self.inner.report_waiting(num_trials)
         self._write_if_due()
 
+    def report_counting(self, trial: Trial) -> None:
+        self.inner.report_counting(trial)
+
     def _write_if_due(self) -> None:
         began_s = time.monotonic()
         if began_s >= self._due_at_s:

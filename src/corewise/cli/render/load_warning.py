@@ -51,6 +51,9 @@ class LoadWarner:
     def report_waiting(self, num_trials: int) -> None:
         self.inner.report_waiting(num_trials)
 
+    def report_counting(self, trial: Trial) -> None:
+        self.inner.report_counting(trial)
+
     def _warn(self, cause: str) -> None:
         if not self.has_warned:
             self.has_warned = True

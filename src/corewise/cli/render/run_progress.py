@@ -60,6 +60,7 @@ class SilentObserver:
     def report_run_end(self, trial: Trial, run: TrialRun, seconds_left: float) -> None: ...
     def report_record(self, record: Record) -> None: ...
     def report_waiting(self, num_trials: int) -> None: ...
+    def report_counting(self, trial: Trial) -> None: ...
 
 
 class LineObserver(SilentObserver):
@@ -80,6 +81,9 @@ class LineObserver(SilentObserver):
 
     def report_waiting(self, num_trials: int) -> None:
         print(f"waiting for {num_trials} trials of another run", flush=True)
+
+    def report_counting(self, trial: Trial) -> None:
+        print(f"{self.label(trial.params.to_mapping())}: counting instructions with cachegrind (minutes)", flush=True)
 
 
 class BarObserver(SilentObserver):
@@ -122,6 +126,10 @@ class BarObserver(SilentObserver):
 
     def report_waiting(self, num_trials: int) -> None:
         self.doing = f"waiting for {num_trials} trials of another run"
+        self._draw()
+
+    def report_counting(self, trial: Trial) -> None:
+        self.doing = f"now   {self.label(trial.params.to_mapping())}, counting with cachegrind (minutes)"
         self._draw()
 
     def _draw(self) -> None:

@@ -39,11 +39,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     run_args = verbs.add_parser("run", help="run one trial file once, from a cold start")
     run_args.add_argument("trial", type=Path)
     run_args.add_argument("--out", type=Path, required=True, help="folder for the result files")
+    count_args = verbs.add_parser("count", help="run steps of the trial on standard input, for instruction counters")
+    count_args.add_argument("--steps", type=int, required=True)
+    count_args.add_argument("--out", type=Path, required=True, help="folder for the file that says that it is done")
     verbs.add_parser("probe", help="print versions as JSON")
     args = parser.parse_args(argv)
     if args.verb == "probe":
         print(json.dumps(probe()))
         return 0
+    if args.verb == "count":
+        return count_steps(args.steps, args.out)
     if args.verb == "run":
         return run_by_hand(args.trial, args.out)
     return _serve(args.runtime, [int(c) for c in args.cpus.split(",") if c], not args.cold)
@@ -113,6 +118,14 @@ def run_by_hand(trial_file: Path, out_dir: Path) -> int:
         print(f"rank {rank}: {result['status']}: {outcome}")
         num_failed += result["status"] != "ok"
     return 1 if num_failed else 0
+
+
+def count_steps(num_steps: int, out_dir: Path) -> int:
+    """Run steps of the trial that standard input holds; the caller counts their instructions."""
+    from corewise.measured.worker.reduced_run import run_steps
+
+    run_steps(parse_trial(json.loads(sys.stdin.read())), num_steps, out_dir)
+    return 0
 
 
 def find_unset_variables(required: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from corewise.cache_folder import create_own_folder
 from corewise.measured import pinning
 from corewise.measured.parameters import Binding, HugePages
 from corewise.measured.probes import cpu_canary, memory_use
+from corewise.measured.probes.counters import CounterProbe
 from corewise.measured.probes.disturbances import DisturbanceProbe, describe_disturbances
 from corewise.measured.runtimes.base import (
     Check,
@@ -331,15 +332,19 @@ def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSamp
     """Wait until every rank is ready, sample once under the probes, and return the result."""
     cpus = plan.trial.ranks[plan.rank].cpus
     canary_s = cpu_canary.run_canary()
-    channel.send(event="ready", expected_s=before.expected_s, independent=job.independent)
-    message = channel.receive()
-    if message is None or message["cmd"] != "go":
-        raise TrialFailure("stopped", "the run was stopped before sampling")
-    with DisturbanceProbe(cpus) as probe:
-        sampled = take_samples(job.step, SamplingPlan.from_message(message))
+    # Opening a counter for each thread takes time, and every rank starts at the same moment.
+    with CounterProbe(plan.trial.protocol.counters) as counters:
+        channel.send(event="ready", expected_s=before.expected_s, independent=job.independent)
+        message = channel.receive()
+        if message is None or message["cmd"] != "go":
+            raise TrialFailure("stopped", "the run was stopped before sampling")
+        with DisturbanceProbe(cpus) as probe:
+            sampled = take_samples(job.step, SamplingPlan.from_message(message), counters.start)
+            counters.stop()
     metrics = {
         **memory_use.read_memory(),
         **probe.metrics,
+        **counters.metrics,
         **before.collect_metrics(job),
         "canary_s": max(canary_s, cpu_canary.run_canary()),
         "start_s": (sampled.started_ns - plan.asked_at_ns) / 1e9,
@@ -360,7 +365,7 @@ def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSamp
         steps_per_sample=sampled.steps_per_sample,
         samples_per_step=float(job.samples_per_step),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-        facts={**before.collect_facts(job), **_collect_sampled_facts(job, channel)},
+        facts={**before.collect_facts(job), **counters.facts, **_collect_sampled_facts(job, channel)},
         disturbances=tuple(describe_disturbances(_drop_shared_cpu_time(plan, probe.metrics), len(cpus))),
-        notes=(*job.collect_notes(), *before.list_notes()),
+        notes=(*job.collect_notes(), *before.list_notes(), *filter(None, [counters.note])),
     )

@@ -63,11 +63,17 @@ def plan_sampling(protocol: Protocol, expected_s: Sequence[float], independent: 
     return SamplingPlan(start_ns, num_samples, steps_per_sample, window_s)
 
 
-def take_samples(step: Callable[[], None], plan: SamplingPlan) -> SampledSteps:
-    """Time steps according to the plan; the clock is read once between neighbouring samples."""
+def take_samples(
+    step: Callable[[], None], plan: SamplingPlan, on_start: Callable[[], None] = lambda: None
+) -> SampledSteps:
+    """Time steps according to the plan; the clock is read once between neighbouring samples.
+
+    `on_start` is called directly before the first step, and is not timed.
+    """
     # Spin for at most START_MARGIN_S: after a sleep the ranks would not start together.
     while time.monotonic_ns() < plan.start_ns:
         pass
+    on_start()
     clock = time.perf_counter_ns
     per_sample, limit = plan.steps_per_sample, plan.num_samples
     inner = range(per_sample)

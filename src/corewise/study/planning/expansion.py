@@ -151,7 +151,11 @@ def _combine_axes(
         allocation = max(1, machine.count_usable(smt=setting[0][1], num_reserved_cores=setting[1][1]))
         pinned = dict(zip(("smt", "reserved_cores"), setting, strict=True))
         choices = [
-            [pinned[name]] if name in pinned else list(enumerate(_resolve_keywords(candidates[name], allocation)))
+            [pinned[name]]
+            if name in pinned
+            else list(
+                enumerate(_resolve_keywords(candidates[name], allocation, machine.count_socket(smt=setting[0][1])))
+            )
             for name in names
         ]
         for combination in itertools.product(*choices):
@@ -168,10 +172,12 @@ def _list_allocation_settings(
     return itertools.product(enumerate(candidates["smt"]), enumerate(candidates["reserved_cores"]))
 
 
-def _resolve_keywords(values: tuple[AxisValue, ...], allocation: int) -> tuple[AxisValue, ...]:
+def _resolve_keywords(values: tuple[AxisValue, ...], allocation: int, num_on_socket: int) -> tuple[AxisValue, ...]:
+    """Return the values with keywords as numbers; a keyword that stands for none here stays."""
     resolved = list[AxisValue]()
     for value in values:
-        resolved.extend(value.resolve(allocation) if isinstance(value, Keyword) else (value,))
+        numbers = value.resolve(allocation, num_on_socket) if isinstance(value, Keyword) else ()
+        resolved.extend(numbers or (value,))
     return tuple(resolved)
 
 
@@ -181,6 +187,9 @@ def _evaluate_params(
     """Return the parameters with all expressions evaluated, and the reason if one has no value."""
     params, reason = {name: values[name] for name in sorted(values, key=_rank_parameter)}, ""
     names = {**values, **_collect_machine_values(values, machine)}
+    for name, value in values.items():
+        if isinstance(value, Keyword):
+            params[name], reason = value.text, _explain_keyword(name, value, machine)
     for name in order:
         expression = values[name]
         if not isinstance(expression, Expression):
@@ -195,6 +204,15 @@ def _evaluate_params(
         except ValueError as error:
             reason = f"{error} (from '= {expression.text}')"
     return params, reason
+
+
+def _explain_keyword(name: str, keyword: Keyword, machine: MachineView) -> str:
+    """Explain why a keyword stands for no number on this machine."""
+    cores = f"{machine.num_cores} core" if machine.num_cores == 1 else f"{machine.num_cores} cores"
+    return (
+        f"{name}: {keyword.text}: the allocation of {cores} holds no socket as a whole; "
+        "ask for a whole socket, or use `node` for all cores of the allocation"
+    )
 
 
 def _rank_parameter(name: str) -> tuple[int, str]:
@@ -227,7 +245,7 @@ def _collect_machine_values(params: Mapping[str, Any], machine: MachineView) -> 
 def _check_size(study: Study, machine: MachineView, candidates: Mapping[str, tuple[AxisValue, ...]]) -> None:
     num_points = sum(
         math.prod(
-            len(_resolve_keywords(values, max(1, machine.count_usable(smt=smt, num_reserved_cores=reserved))))
+            len(_resolve_keywords(values, max(1, machine.count_usable(smt=smt, num_reserved_cores=reserved)), 0))
             for name, values in candidates.items()
             if name not in ("smt", "reserved_cores")
         )

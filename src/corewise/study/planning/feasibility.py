@@ -1,7 +1,6 @@
 """Explain why a point cannot be measured on a machine, with one small rule for each reason."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corewise.measured.parameters import (
@@ -24,62 +23,19 @@ from corewise.measured.workloads.base import Traits, Workload, describe_traits, 
 from corewise.measured.workloads.primitives.benchdnn import explain_missing_program, is_executable
 from corewise.measured.workloads.primitives.memory_demand import AVAILABLE
 from corewise.study.axes import AXES
+from corewise.study.planning.feasibility_context import FeasibilityContext as FeasibilityContext
+from corewise.study.planning.feasibility_context import MachineView as MachineView
+from corewise.study.planning.feasibility_context import Rule
+from corewise.study.planning.vendor_kernel_rules import check_isa, check_optimizer
 
 # CPU flags of /proc/cpuinfo with which oneDNN computes float32 products in reduced precision.
 REDUCED_PRECISION_FLAGS = {"bf16": ("amx_bf16", "bf16", "svebf16"), "tf32": ("amx_fp16",)}
-
-
-@dataclass(frozen=True)
-class MachineView:
-    """The facts of a machine that axes, constraints and feasibility depend on.
-
-    `num_cores` and `num_cpus` are the physical cores and logical CPUs of the allocation, and `cores_near_gpu`
-    its cores on the first GPU's NUMA node. `libraries` may hold tcmalloc, jemalloc, libiomp5 and libgomp.
-    `transparent_huge_pages` is always, madvise or never. `num_nodes` counts the nodes that the run has, all
-    like this one. None, 0 or an empty text means unknown.
-    """
-
-    num_cores: int
-    num_cpus: int
-    num_numa_nodes: int = 1
-    num_sockets: int = 1
-    has_cuda: bool | None = None
-    libraries: frozenset[str] = frozenset()
-    memory_bytes: int = 0
-    num_gpus: int | None = None
-    instruction_sets: frozenset[str] | None = None
-    cores_near_gpu: int = 0
-    transparent_huge_pages: str = ""
-    num_nodes: int | None = 1
-
-    def count_usable(self, *, smt: bool, num_reserved_cores: int) -> int:
-        """Return the cores (CPUs with `smt`) that reserved cores leave; may be less than one."""
-        if not smt:
-            return self.num_cores - num_reserved_cores
-        return self.num_cpus - num_reserved_cores * (self.num_cpus // self.num_cores)
-
-
-@dataclass(frozen=True)
-class FeasibilityContext:
-    """What decides about a point apart from its parameters.
-
-    `workload` is None for a user's own workload, whose properties are unknown. `hints` says how to install
-    each library. The caches hold results by the workload's arguments, because inspecting a model takes time.
-    """
-
-    machine: MachineView
-    workload: Workload | None = None
-    hints: Mapping[str, str] = field(default_factory=dict)
-    cached_refusals: dict[str, str] = field(default_factory=dict)
-    cached_traits: dict[str, Traits] = field(default_factory=dict)
 
 
 # Far beyond any machine, in elements or bytes. Products of such arguments are still finite.
 MAX_ARGUMENT = 10**15
 # A size may be this many times its default. More layers, say, would take long just to be counted.
 MAX_TIMES_DEFAULT = 10_000
-
-Rule = Callable[[TrialParameters, FeasibilityContext], Iterator[str]]
 
 
 def explain_infeasibility(params: TrialParameters, context: FeasibilityContext) -> tuple[str, ...]:
@@ -369,7 +325,7 @@ def _check_huge_pages(params: TrialParameters, context: FeasibilityContext) -> I
 
 
 _TORCH_ONLY_AXES = (
-    *("memory_format", "execution", "freezing", "denormals", "openmp"),
+    *("memory_format", "execution", "freezing", "denormals", "openmp", "optimizer"),
     *("data", "loader_workers", "pinned_memory"),
 )
 # The axes of which a runtime supports only the default.
@@ -459,6 +415,8 @@ RULES: tuple[Rule, ...] = (
     _check_int8,
     _check_gpu,
     _check_onednn,
+    check_isa,
+    check_optimizer,
     _check_freezing,
     _check_fast_kernels,
     _check_malleable,

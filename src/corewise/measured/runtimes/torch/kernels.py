@@ -14,6 +14,7 @@ from corewise.measured.runtimes.base import Infeasible, RankContext
 from corewise.measured.runtimes.communication.communicator import Communicator
 from corewise.measured.runtimes.kernel_job import KernelJob, prepare_kernel
 from corewise.measured.runtimes.torch.arrays import TorchArrays
+from corewise.measured.runtimes.torch.instruction_proof import prove_instruction_set
 from corewise.measured.runtimes.torch.numerics import set_numerics
 from corewise.measured.runtimes.torch.settings import Settings, collect_gpu_facts, collect_process_facts, find_device
 from corewise.measured.workloads.kernels.kernel import Kernel
@@ -46,7 +47,7 @@ def _read_kernel_settings(params: TrialParameters, context: RankContext) -> Sett
         execution="eager",
         training=False,
         float32_precision=precision,
-        proofs=set_numerics(params),
+        proofs={**set_numerics(params), **prove_instruction_set(params)},
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from corewise.measured.parameters import MathKernels, Mode, TrialParameters
 from corewise.measured.runtimes.base import Infeasible, RankContext
+from corewise.measured.runtimes.torch.instruction_proof import prove_instruction_set
 from corewise.measured.runtimes.torch.numerics import set_numerics
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,6 +41,7 @@ class Settings:
     freezing: str = "none"
     float32_precision: str = "default"
     pinned_memory: bool = False
+    optimizer: str = "sgd"
     proofs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -81,6 +83,7 @@ def read_settings(params: TrialParameters, context: RankContext) -> Settings:
         freezing=params.freezing.value,
         float32_precision=params.float32_precision.value,
         pinned_memory=params.pinned_memory,
+        optimizer=params.optimizer.value,
     )
     if settings.dtype == "float16" and device.type == "cpu":
         raise Infeasible("float16 on a CPU: torch's CPU autocast to float16 has no fast operators; use bfloat16")
@@ -97,7 +100,7 @@ def read_settings(params: TrialParameters, context: RankContext) -> Settings:
         _refuse_int8(settings, params.math.value)
     if settings.float32_precision != "default" and settings.dtype != "float32":
         raise Infeasible(f"float32_precision {settings.float32_precision}: dtype is {settings.dtype}")
-    return dataclasses.replace(settings, proofs=set_numerics(params))
+    return dataclasses.replace(settings, proofs={**set_numerics(params), **prove_instruction_set(params)})
 
 
 def apply_to_process(params: TrialParameters, *, shares_threads: bool = False) -> None:

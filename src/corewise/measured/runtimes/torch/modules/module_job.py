@@ -25,7 +25,7 @@ from corewise.measured.runtimes.torch.modules.data_parallel import RankGroup
 from corewise.measured.runtimes.torch.modules.malleable_module import collect_width_facts, plan_for_inputs
 from corewise.measured.runtimes.torch.modules.module_preparation import configure_module, place_module
 from corewise.measured.runtimes.torch.modules.numerical_check import CheckCase, check_module, list_float_tensors
-from corewise.measured.runtimes.torch.modules.sgd import CpuSgd
+from corewise.measured.runtimes.torch.modules.optimizers import build_optimizer, describe_optimizer
 from corewise.measured.runtimes.torch.settings import (
     Settings,
     collect_gpu_facts,
@@ -33,7 +33,6 @@ from corewise.measured.runtimes.torch.settings import (
     detect_weights_format,
 )
 
-MOMENTUM = 0.9
 # Batches on which int8 scales are calibrated.
 NUM_SCALING_BATCHES = 2
 
@@ -228,11 +227,10 @@ class TrainJob(ModuleJob):
         self._last_loss: Optional[Tensor] = None
         parameters = [p for p in self._module.parameters() if p.requires_grad]
         self._scaler: Optional[torch.amp.GradScaler] = None
+        self.optimizer = build_optimizer(parameters, settings, task.learning_rate)
+        self._optimizer_facts = describe_optimizer(settings, task.learning_rate)
         if settings.device.type == "cuda":
-            self.optimizer = torch.optim.SGD(parameters, lr=task.learning_rate, momentum=MOMENTUM)
             self._scaler = torch.amp.GradScaler("cuda", enabled=settings.dtype == "float16")
-        else:
-            self.optimizer = CpuSgd(parameters, lr=task.learning_rate, momentum=MOMENTUM)
 
     def step(self) -> None:
         inputs, targets = self._batches.next()
@@ -250,6 +248,9 @@ class TrainJob(ModuleJob):
         self._last_loss = loss.detach()
         self._settings.finish()
         self._record_output_dtype(outputs)
+
+    def read_facts(self) -> Mapping[str, Any]:
+        return {**super().read_facts(), **self._optimizer_facts}
 
     def read_loss(self) -> Optional[float]:
         return None if self._last_loss is None else float(self._last_loss)

@@ -39,7 +39,7 @@ def prepare_custom(params: TrialParameters, context: RankContext, settings: Sett
     made = build_custom(name, batch, params.mode.value, params.arguments)
     if isinstance(made, CustomStep):
         require_defaults(
-            params, ("dtype", "memory_format", "execution", "freezing", "data"), "a custom step decides it"
+            params, ("dtype", "memory_format", "execution", "freezing", "data", "optimizer"), "a custom step decides it"
         )
         return StepJob(name, made, lambda: collect_process_facts(settings), settings.finish)
     require_defaults(params, ("data",), "a custom module brings its own inputs")
@@ -94,7 +94,11 @@ class FixedBatch:
         return self._batch
 
     def collect_facts(self) -> Mapping[str, Any]:
-        return {"data": "given by the factory", "shapes": self._shapes, "traits": self._traits}
+        facts: Dict[str, Any] = {"data": "given by the factory", "shapes": self._shapes, "traits": self._traits}
+        images = [x for x in self._batch[0] if isinstance(x, Tensor) and x.is_floating_point() and x.dim() == 4]
+        if self._traits.get("takes_images") and images:
+            facts["pixels_per_sample"] = images[0].shape[-2] * images[0].shape[-1]
+        return facts
 
     def close(self) -> None:
         return None
