@@ -74,6 +74,11 @@ def test_machines_versions_and_protocols_are_reported_where_they_differ() -> Non
     assert group.axes == ["threads"]
 
 
+def test_a_point_without_a_protocol_does_not_differ_in_it() -> None:
+    group = group_of(trial(1.0), trial(2.0, protocol={}, params={"threads": 8}))
+    assert group.varying == ("threads",)
+
+
 def test_equal_nodes_are_one_machine() -> None:
     group = group_of(trial(1.0), trial(2.0, machine={**MACHINE, "hostname": "node2"}, params={"threads": 8}))
     assert group.varying == ("threads",)

@@ -280,8 +280,11 @@ def _build_all_columns(members: Sequence[tuple[Record, RecordSource]]) -> dict[s
 
 
 def _describe_protocols(records: Sequence[Record]) -> list[str] | None:
-    """Describe for each record the protocol options that differ; None if none differ."""
-    protocols = {id(record.protocol): record.protocol for record in records}
+    """Describe for each record the protocol options that differ; None if none differ.
+
+    Records of points that were not feasible hold no protocol, so they say nothing about it.
+    """
+    protocols = {id(record.protocol): record.protocol for record in records if record.protocol}
     columns = build_columns(list(protocols.values()))
     names = [name for name, values in columns.items() if _has_differences(values)]
     if not names:
@@ -289,7 +292,7 @@ def _describe_protocols(records: Sequence[Record]) -> list[str] | None:
     descriptions = {
         key: " ".join(f"{name}={protocol.get(name)}" for name in names) for key, protocol in protocols.items()
     }
-    return [descriptions[id(record.protocol)] for record in records]
+    return [descriptions.get(id(record.protocol), "") for record in records]
 
 
 def _has_differences(values: Sequence[Any]) -> bool:
