@@ -12,6 +12,8 @@ from corewise.text_format import format_list, format_number, format_ratio
 
 # This text marks a published figure of scaling.
 TWICE = "twice as many"
+# The axes along which a kernel gets more cores.
+WIDTHS = ("threads", "processes", "nodes")
 _MAX_SETTINGS = 8
 # For each unit of a published figure: our metric, and the factor to that unit.
 _UNITS = {"MB/s": ("gbyte_per_s", 1e3), "GB/s": ("gbyte_per_s", 1.0), "Gflop/s": ("gflop_per_s", 1.0)}
@@ -26,7 +28,8 @@ def build_kernel_rows(group: Group, published_figures: Sequence[Published]) -> I
     tops = _find_fastest_of_settings(group)
     if any(TWICE in published.what for published in published_figures):
         for top in tops:
-            yield from _compare_doubled_threads(group, top)
+            for name in WIDTHS:
+                yield from _compare_doubled(group, top, name)
     wanted = {published.unit for published in published_figures if published.quantity in ("bandwidth", "rate")}
     for unit in sorted(wanted & set(_UNITS)):
         metric, scale = _UNITS[unit]
@@ -39,8 +42,8 @@ def build_kernel_rows(group: Group, published_figures: Sequence[Published]) -> I
 
 
 def _find_fastest_of_settings(group: Group) -> list[int]:
-    """Find the fastest trial of each setting except threads, for the fastest settings of many."""
-    setting_ids = group.index_without(names=("threads",))
+    """Find the fastest trial of each setting except its width, for the fastest settings of many."""
+    setting_ids = group.index_without(names=WIDTHS)
     tops: dict[int, int] = {}
     for i in np.argsort(-group.rate, kind="stable").tolist():
         if group.rate[i] > 0:
@@ -48,18 +51,19 @@ def _find_fastest_of_settings(group: Group) -> list[int]:
     return sorted(list(tops.values())[:_MAX_SETTINGS], key=lambda i: group.encode_point(group.points[i]))
 
 
-def _compare_doubled_threads(group: Group, top: int) -> Iterator[list[str]]:
-    if "threads" not in group.varying or not group.is_number("threads"):
+def _compare_doubled(group: Group, top: int, name: str) -> Iterator[list[str]]:
+    """Yield the gain of twice as many threads, processes or nodes."""
+    if name not in group.varying or not group.is_number(name):
         return
-    line = {int(group.points[i]["threads"]): i for i in group.find_trials_along(top, "threads")}
-    for threads, i in line.items():
-        if 2 * threads in line:
-            ratio = estimate_ratio(group, line[2 * threads], i)
-            setting = format_list([f"{threads} to {2 * threads} threads", *_describe_rest(group, top)], 6)
+    line = {int(group.points[i][name]): i for i in group.find_trials_along(top, name)}
+    for count, i in line.items():
+        if 2 * count in line:
+            ratio = estimate_ratio(group, line[2 * count], i)
+            setting = format_list([f"{count} to {2 * count} {name}", *_describe_rest(group, top, name)], 6)
             value = format_ratio(*unpack_estimate(ratio)) + (
                 "" if is_significant(ratio) else ", no significant difference"
             )
-            yield [f"throughput with {TWICE} threads", "this machine", setting, value, "this report"]
+            yield [f"throughput with {TWICE} {name}", "this machine", setting, value, "this report"]
 
 
 def _describe_setting(group: Group, i: int) -> str:
@@ -67,5 +71,5 @@ def _describe_setting(group: Group, i: int) -> str:
     return format_list([describe_value("threads", int(threads)), *_describe_rest(group, i)], 6)
 
 
-def _describe_rest(group: Group, i: int) -> list[str]:
-    return [describe_value(name, value) for name, value in group.points[i].items() if name != "threads"]
+def _describe_rest(group: Group, i: int, left_out: str = "threads") -> list[str]:
+    return [describe_value(name, value) for name, value in group.points[i].items() if name != left_out]
