@@ -1,0 +1,91 @@
+"""Every communicator fulfils the contract, among real ranks that are forked from one process."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Need = Callable[[bool, str], None]
+RANKS = Path(__file__).with_name("communicator_ranks.py")
+OPERATIONS = {
+    *("send", "exchange", "allreduce_float32", "allreduce_float64", "allgather", "all_to_all"),
+    *("broadcast_from_first", "broadcast_from_last", "reduce_scatter", "agree"),
+}
+
+
+class CommunicatorContract:
+    """The tests of a communicator; subclasses set its runtime and backend."""
+
+    runtime: str
+    backend: str
+
+    def run_ranks(self, need: Need, folder: Path, num_ranks: int, env: dict[str, str] | None = None) -> list[Any]:
+        """Run the ranks, and return what each of them reports, in their order."""
+        if self.backend == "mpi":
+            need(shutil.which("mpirun") is not None, "mpirun")
+        command = [sys.executable, str(RANKS), self.runtime, self.backend, str(num_ranks), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=env)
+        assert done.returncode == 0, done.stderr
+        return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda each: int(each["rank"]))
+
+    def check_ranks(self, reports: list[Any], num_ranks: int) -> None:
+        assert [report["rank"] for report in reports] == list(range(num_ranks))
+        for report in reports:
+            assert set(report["results"]) >= OPERATIONS
+            assert all(report["results"].values()), report["results"]
+            assert report["facts"]["collectives_backend"] == self.backend
+            assert report["left"] == []
+
+    def test_every_operation_is_right_among_two_ranks(self, need: Need, tmp_path: Path) -> None:
+        self.check_ranks(self.run_ranks(need, tmp_path, 2), 2)
+
+    @pytest.mark.slow
+    def test_every_operation_is_right_among_three_ranks(self, need: Need, tmp_path: Path) -> None:
+        self.check_ranks(self.run_ranks(need, tmp_path, 3), 3)
+
+
+class TestGloo(CommunicatorContract):
+    runtime, backend = "torch", "gloo"
+
+
+class TestShared(CommunicatorContract):
+    runtime, backend = "torch", "shared"
+
+    def test_what_goes_over_gloo_is_counted(self, need: Need, tmp_path: Path) -> None:
+        for report in self.run_ranks(need, tmp_path, 2):
+            assert report["facts"]["num_shared_memory_nodes"] == 1
+            assert report["facts"]["calls_over_gloo"]["broadcast"] == 2
+            assert "allreduce" not in report["facts"]["calls_over_gloo"]
+
+
+class TestMpi(CommunicatorContract):
+    runtime, backend = "numpy", "mpi"
+
+    def test_a_helper_thread_reduces_while_another_votes(self, need: Need, tmp_path: Path) -> None:
+        for report in self.run_ranks(need, tmp_path, 2):
+            assert report["facts"]["mpi_threads"] is True
+            assert report["results"]["helper_thread"] is True
+
+    @pytest.mark.slow
+    def test_mpich_works_as_well(self, need: Need, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        library = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
+        need(library.exists() and shutil.which("mpirun.mpich") is not None, "MPICH")
+        # Debian's MPICH lacks the name that mpi4py asks for.
+        (tmp_path / "libmpi.so.12").symlink_to(library)
+        monkeypatch.setenv("MPI4PY_MPIABI", "mpich")
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+        reports = self.run_ranks(need, tmp_path, 2)
+        self.check_ranks(reports, 2)
+        # The mpirun of Open MPI comes first in PATH, and belongs to another MPI.
+        assert "MPICH" in reports[0]["facts"]["mpi_library"]
+        assert reports[0]["facts"]["mpirun"].endswith(("mpich", "hydra"))
+
+
+class TestMpiWithTorch(CommunicatorContract):
+    runtime, backend = "torch", "mpi"
+    pytestmark = pytest.mark.slow
