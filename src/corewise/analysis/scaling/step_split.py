@@ -14,7 +14,7 @@ from corewise.study.record import Record
 MIN_EXCESS = 0.05
 # The scheduler is fair: a rank waits for other programs at most this many times as long as it runs. What they run
 # beyond that, they run while the rank sleeps.
-MAX_COMPETITION = 4.0
+MAX_COMPETITION = 10.0
 # Below this fraction of a step, a difference of times is rounding.
 _NOTHING = 1e-6
 
@@ -178,7 +178,7 @@ def _combine(runs: Sequence[Sequence[_RankStep]], name: str) -> float:
 
 @dataclass(frozen=True)
 class _CpuShares:
-    """The fractions of a window in which the CPUs of a rank worked for it, and in which it waited for other programs."""
+    """The fractions of a window in which a rank ran, and in which it waited for other programs on its CPUs."""
 
     own: float
     taken: float
