@@ -15,6 +15,8 @@ from corewise.study.study import list_studies, load_study
 from corewise.study.syntax.expressions import Expression
 
 GOLDEN = Path(__file__).parent / "golden"
+# As many as the study of a paper needs.
+MANY_NODES = 128
 NAMES = tuple(study.name for study in list_studies())
 
 
@@ -40,7 +42,7 @@ def as_lines(expansion: Expansion) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_cores", [1, 2, 12])
 def test_a_ready_made_study_means_the_same_points_as_before(name: str, num_cores: int) -> None:
-    machine = MachineView(num_cores=num_cores, num_cpus=2 * num_cores)
+    machine = MachineView(num_cores=num_cores, num_cpus=2 * num_cores, num_nodes=MANY_NODES)
     text = "\n".join(as_lines(expand_study(load_study(name), machine))) + "\n"
     golden = GOLDEN / f"{name.replace('/', '-')}-{num_cores}-cores.txt"
     if "UPDATE_GOLDEN" in os.environ:
@@ -61,7 +63,7 @@ def test_no_point_of_a_ready_made_study_is_skipped_whatever_the_number_of_cores(
     for name in NAMES:
         study = load_study(name)
         for num_cores in (1, 2, 3, 7, 16, 48):
-            expansion = expand_study(study, MachineView(num_cores=num_cores, num_cpus=num_cores))
+            expansion = expand_study(study, MachineView(num_cores=num_cores, num_cpus=num_cores, num_nodes=MANY_NODES))
             assert expansion.points
             assert expansion.skipped == ()
 

@@ -2,12 +2,13 @@
 
 The time of a step is compute plus the exposed part of the exchange of gradients:
 
-    T(n) = c w(n) + b (n - 1) / n + a (n - 1) + l log2 n + e [n > 1]
+    T(n) = c w(n) + b (n - 1) / n + a (n - 1) + l log2 n + e [n > 1] + s [n >= k]
 
 w(n) is 1 for weak scaling and 1/n for strong scaling. The term of b is the bandwidth of a ring allreduce, a and l
 are latencies of a ring and of a tree (Hockney, Parallel Computing 1994; Thakur, Rabenseifner and Gropp, IJHPCA
-2005). e is a cost of the first exchange; below 0, it is the part that compute hides (overlap). For strong scaling,
-b also holds the part of the work that does not shrink (Amdahl).
+2005). e is a cost of the first exchange; below 0, it is the part that compute hides (overlap). s is the cost of
+crossing a level of the network, such as a switch, from a measured count k on. For strong scaling, b also holds the
+part of the work that does not shrink (Amdahl).
 
 Few counts are measured, so they do not show which terms matter. Each subset of terms with a meaning is a candidate.
 Its coefficients have a normal prior and its relative error has an inverse gamma prior, so that the prediction is
@@ -50,6 +51,7 @@ class Term(Enum):
     RING_LATENCY = "ring latency"
     TREE_LATENCY = "tree latency"
     ENTRY = "entry"
+    LEVEL = "network level"
 
 
 _CANDIDATES: Sequence[tuple[Term, ...]] = (
@@ -62,6 +64,7 @@ _CANDIDATES: Sequence[tuple[Term, ...]] = (
     (Term.ENTRY, Term.BANDWIDTH),
     (Term.ENTRY, Term.TREE_LATENCY),
     (Term.ENTRY, Term.RING_LATENCY),
+    (Term.LEVEL,),
 )
 
 
@@ -100,9 +103,14 @@ class HeldOutCheck:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """One fitted subset of terms: the posterior of its coefficients, in steps of the base."""
+    """One fitted subset of terms: the posterior of its coefficients, in steps of the base.
+
+    Attributes:
+        level: the count from which the term LEVEL applies.
+    """
 
     terms: tuple[Term, ...]
+    level: int
     weight: float
     mean: Values
     covariance: Values
@@ -131,7 +139,7 @@ class ScalingModel:
             raise ValueError(f"there is no model: {self.reason}")
         centers, scales = [], []
         for each in self.candidates:
-            row = _build_rows([count], each.terms, self.scaling, self.counts[0])[0]
+            row = _build_rows([count], each.terms, self.scaling, self.counts[0], each.level)[0]
             center = float(row @ each.mean)
             # Overlap hides the exchange, not the compute.
             center = max(center, float(row[0] * each.mean[0]))
@@ -180,13 +188,20 @@ def fit_scaling_model(
     fitted = []
     for terms in _CANDIDATES:
         # At least one count more than coefficients, so that the misfit is seen.
-        if len(terms) + 1 < len(counts):
-            fitted.append(_fit_candidate(counts, medians / base_s, terms, scaling, error))
+        if len(terms) + 1 >= len(counts):
+            continue
+        levels = counts[1:] if Term.LEVEL in terms else (0,)
+        for level in levels:
+            # The possible levels share the weight of one candidate.
+            log, each = _fit_candidate(counts, medians / base_s, terms, level, scaling, error)
+            fitted.append((log - math.log(len(levels)), each))
     kept = [(log, each) for log, each in fitted if _is_physical(each, counts, scaling)]
     top = max(log for log, _ in kept)
     weights = [math.exp(log - top) for log, _ in kept]
     candidates = [
-        _Candidate(each.terms, weight / sum(weights), each.mean, each.covariance, each.variance, each.degrees)
+        _Candidate(
+            each.terms, each.level, weight / sum(weights), each.mean, each.covariance, each.variance, each.degrees
+        )
         for weight, (_, each) in zip(weights, kept, strict=True)
     ]
     return ScalingModel(scaling, counts, confidence, base_s, candidates)
@@ -203,7 +218,7 @@ def check_largest_count(
     return HeldOutCheck(model.predict(counts[-1]), float(median(steps_s[counts[-1]])))
 
 
-def _build_rows(counts: Sequence[int], terms: Sequence[Term], scaling: Scaling, base: int) -> Values:
+def _build_rows(counts: Sequence[int], terms: Sequence[Term], scaling: Scaling, base: int, level: int = 0) -> Values:
     """Build the regressors of each count: the work of a rank, then the terms."""
     n = np.array(counts, dtype=np.float64)
     work = np.ones_like(n) if scaling is Scaling.WEAK else base / n
@@ -212,18 +227,19 @@ def _build_rows(counts: Sequence[int], terms: Sequence[Term], scaling: Scaling, 
         Term.RING_LATENCY: n - 1,
         Term.TREE_LATENCY: np.log2(n),
         Term.ENTRY: np.where(n > 1, 1.0, 0.0),
+        Term.LEVEL: np.where(n >= level, 1.0, 0.0),
     }
     return np.column_stack([work, *(columns[term] for term in terms)])
 
 
 def _fit_candidate(
-    counts: Sequence[int], times: Values, terms: tuple[Term, ...], scaling: Scaling, error: float
+    counts: Sequence[int], times: Values, terms: tuple[Term, ...], level: int, scaling: Scaling, error: float
 ) -> tuple[float, _Candidate]:
     """Return the log marginal likelihood and the posterior of one candidate (normal inverse gamma, conjugate).
 
     Each row is divided by its time, so that errors are relative.
     """
-    rows = _build_rows(counts, terms, scaling, counts[0]) / times[:, None]
+    rows = _build_rows(counts, terms, scaling, counts[0], level) / times[:, None]
     ones = np.ones(len(counts))
     expected = np.array([1.0, *(0.0 for _ in terms)])
     deviations = np.array([1.0, *(PRIOR_COST for _ in terms)])
@@ -243,7 +259,7 @@ def _fit_candidate(
         - math.lgamma(shape)
     )
     variance = rate_after / shape_after
-    return float(log_likelihood), _Candidate(terms, 0.0, mean, covariance, variance, 2 * shape_after)
+    return float(log_likelihood), _Candidate(terms, level, 0.0, mean, covariance, variance, 2 * shape_after)
 
 
 def _is_physical(candidate: _Candidate, counts: Sequence[int], scaling: Scaling) -> bool:

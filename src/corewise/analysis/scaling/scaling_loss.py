@@ -15,7 +15,8 @@ MIN_SHARE, MIN_SHARE_OF_ALL = 0.5, 0.25
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 # A generous time for one small message over TCP and Ethernet, in seconds.
 MESSAGE_S = 200e-6
-# Gloo reduces and copies on one thread, which limits a rank to about this rate over any link, in bytes per second.
+# Gloo reduces and copies on one thread. That limits a rank to about this rate over any link, in bytes per second.
+# It decides only where the idle time of the CPU is unknown.
 GLOO_BYTES_PER_S = 0.5e9
 
 
@@ -107,28 +108,44 @@ def find_scaling_loss(
     if math.isnan(communication_s):
         communication_s = split.parts_s.get(Part.COMMUNICATION, math.nan)
     attained = facts.sent_bytes / communication_s if communication_s > 0 else math.nan
-    # Gloo's thread is not the limit if the CPUs are idle, which is what an estimated split observes.
-    limit = GLOO_BYTES_PER_S if facts.collectives == "gloo" and not split.is_estimated else math.inf
-    cause = _name_cause(grown_s, lost_s, communication_s, attained >= limit, facts)
+    is_cpu_bound = _is_limited_by_cpu(base, split, work_share, grown_s, attained, facts)
+    cause = _name_cause(grown_s, lost_s, communication_s, is_cpu_bound, facts)
     return ScalingLoss(cause, lost_s, lost_share, grown_s, facts, attained, base, split)
 
 
+def _is_limited_by_cpu(
+    base: StepSplit,
+    split: StepSplit,
+    work_share: float,
+    grown_s: Mapping[Part, float],
+    attained: float,
+    facts: ExchangeFacts,
+) -> bool:
+    """Return True if gloo's work on the CPU limits the exchange: over a slow link, the CPU idles instead."""
+    if facts.collectives != "gloo":
+        return False
+    idle_s = split.idle_s - work_share * base.idle_s
+    if not math.isnan(idle_s):
+        return idle_s < grown_s.get(Part.COMMUNICATION, 0.0) / 2
+    return attained >= GLOO_BYTES_PER_S
+
+
 def _name_cause(
-    grown_s: Mapping[Part, float], lost_s: float, communication_s: float, is_limited_by_cpu: bool, facts: ExchangeFacts
+    grown_s: Mapping[Part, float], lost_s: float, communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts
 ) -> Cause:
     causes_s = {part: seconds for part, seconds in grown_s.items() if part is not Part.OTHER and seconds > 0}
     part = max(causes_s, key=lambda each: causes_s[each], default=Part.OTHER)
     if part is Part.OTHER or causes_s[part] < max(MIN_SHARE * sum(causes_s.values()), MIN_SHARE_OF_ALL * lost_s):
         return Cause.UNKNOWN
     if part is Part.COMMUNICATION:
-        return _name_exchange(communication_s, is_limited_by_cpu, facts)
+        return _name_exchange(communication_s, is_cpu_bound, facts)
     return {Part.IMBALANCE: Cause.IMBALANCE, Part.INPUT: Cause.INPUT, Part.COMPUTE: Cause.COMPUTE}[part]
 
 
-def _name_exchange(communication_s: float, is_limited_by_cpu: bool, facts: ExchangeFacts) -> Cause:
+def _name_exchange(communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts) -> Cause:
     """Name the limit of the exchange: the link, its latency, or the processors that reduce and copy."""
     if not facts.crosses_nodes:
         return Cause.EXCHANGE
     if facts.num_messages * MESSAGE_S >= communication_s / 2:
         return Cause.NETWORK_LATENCY
-    return Cause.EXCHANGE if is_limited_by_cpu else Cause.NETWORK_BANDWIDTH
+    return Cause.EXCHANGE if is_cpu_bound else Cause.NETWORK_BANDWIDTH

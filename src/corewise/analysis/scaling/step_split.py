@@ -12,6 +12,9 @@ from corewise.study.record import Record
 
 # A rank is named as the slowest only if it needs this much more time than the median rank.
 MIN_EXCESS = 0.05
+# The scheduler is fair: a rank waits for other programs at most this many times as long as it runs. What they run
+# beyond that, they run while the rank sleeps.
+MAX_COMPETITION = 10.0
 # Below this fraction of a step, a difference of times is rounding.
 _NOTHING = 1e-6
 
@@ -59,6 +62,7 @@ class StepSplit:
     Attributes:
         missing: the parts that no rank measured.
         communication_s: all communication, hidden or exposed; NaN if not measured.
+        idle_s: how long the CPU of a rank idles; NaN unless each rank has one CPU.
         is_estimated: estimated from CPU time, because the ranks did not time their parts.
         slowest: None if all ranks are about equally fast.
     """
@@ -67,6 +71,7 @@ class StepSplit:
     parts_s: Mapping[Part, float]
     missing: tuple[Part, ...]
     communication_s: float = math.nan
+    idle_s: float = math.nan
     is_estimated: bool = False
     slowest: SlowestRank | None = None
 
@@ -121,7 +126,7 @@ def split_step(record: Record) -> StepSplit | None:
     other_s = step_s - sum(known_s.values())
     known_s[Part.OTHER] = other_s if other_s > _NOTHING * step_s else 0.0
     slowest = find_slowest_rank([{r.rank: (r.own_s, r.node, r.host) for r in ranks} for ranks in every])
-    return StepSplit(step_s, known_s, missing, communication_s, slowest=slowest)
+    return StepSplit(step_s, known_s, missing, communication_s, _measure_idle_s(every, step_s), slowest=slowest)
 
 
 def find_slowest_rank(runs: Sequence[Mapping[int, tuple[float, int, str]]]) -> SlowestRank | None:
@@ -171,6 +176,35 @@ def _combine(runs: Sequence[Sequence[_RankStep]], name: str) -> float:
     return math.nan if any(map(math.isnan, means)) else statistics.median(means)
 
 
+@dataclass(frozen=True)
+class _CpuShares:
+    """The fractions of a window in which a rank ran, and in which it waited for other programs on its CPUs."""
+
+    own: float
+    taken: float
+
+
+def _read_cpu_shares(rank: _RankStep) -> _CpuShares | None:
+    available_s = rank.get("wall_s") * rank.num_cpus
+    own_s, taken_s = rank.get("own_cpu_s"), rank.get("other_cpu_s") + rank.get("steal_s")
+    if not available_s > 0 or math.isnan(own_s) or math.isnan(taken_s):
+        return None
+    own = min(1.0, own_s / available_s)
+    return _CpuShares(own, min(1.0 - own, MAX_COMPETITION * own, taken_s / available_s))
+
+
+def _measure_idle_s(runs: Sequence[Sequence[_RankStep]], step_s: float) -> float:
+    """Measure how long the one CPU of a rank idles in a step; NaN for ranks with several or unknown CPUs."""
+    idle = []
+    for ranks in runs:
+        shares = [_read_cpu_shares(rank) if rank.num_cpus == 1 else None for rank in ranks]
+        known = [each for each in shares if each is not None]
+        if len(known) < len(ranks):
+            return math.nan
+        idle.append(step_s * statistics.fmean(max(0.0, 1 - each.own - each.taken) for each in known))
+    return statistics.median(idle)
+
+
 def _estimate_from_cpu_time(record: Record, runs: Sequence[Sequence[_RankStep]], step_s: float) -> StepSplit | None:
     """Estimate compute as the CPU time of the ranks per core, and waiting as the time in which their CPUs are idle."""
     if record.params.get("device", "cpu") != "cpu":
@@ -178,16 +212,12 @@ def _estimate_from_cpu_time(record: Record, runs: Sequence[Sequence[_RankStep]],
     busy: list[dict[int, tuple[float, int, str]]] = []
     others_s: list[float] = []
     for ranks in runs:
-        own, taken = {}, []
-        for rank in ranks:
-            available_s = rank.get("wall_s") * rank.num_cpus
-            taken.append(step_s * (rank.get("other_cpu_s") + rank.get("steal_s")) / (available_s or math.nan))
-            own_s = step_s * rank.get("own_cpu_s") / (available_s or math.nan)
-            if math.isnan(own_s) or math.isnan(taken[-1]):
-                return None
-            own[rank.rank] = (min(step_s, own_s), rank.node, rank.host)
-        busy.append(own)
-        others_s.append(statistics.fmean(taken))
+        shares = [(rank, _read_cpu_shares(rank)) for rank in ranks]
+        known = [(rank, each) for rank, each in shares if each is not None]
+        if len(known) < len(shares):
+            return None
+        busy.append({rank.rank: (step_s * each.own, rank.node, rank.host) for rank, each in known})
+        others_s.append(step_s * statistics.fmean(each.taken for _, each in known))
     compute_s = statistics.median(statistics.fmean(s for s, _, _ in run.values()) for run in busy)
     slowest_s = statistics.median(max(s for s, _, _ in run.values()) for run in busy)
     rest_s = max(0.0, step_s - compute_s)
@@ -200,4 +230,6 @@ def _estimate_from_cpu_time(record: Record, runs: Sequence[Sequence[_RankStep]],
         Part.IMBALANCE: imbalance_s,
         Part.OTHER: other_s,
     }
-    return StepSplit(step_s, parts_s, (Part.INPUT,), is_estimated=True, slowest=find_slowest_rank(busy))
+    slowest = find_slowest_rank(busy)
+    idle_s = _measure_idle_s(runs, step_s)
+    return StepSplit(step_s, parts_s, (Part.INPUT,), idle_s=idle_s, is_estimated=True, slowest=slowest)
