@@ -5,6 +5,7 @@ its test and ended by its process id, with all processes that the jobs of the cl
 """
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -29,7 +30,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=20
 CredType=cred/munge
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
@@ -74,8 +75,13 @@ class SlurmCluster:
     def start_controller(self) -> None:
         self._start(CONTROLLER, [CONTROLLER, "-D"])
 
-    def start_node(self, node: str) -> None:
-        self._start(node, ["slurmd", "-D", "-N", node])
+    def start_node(self, node: str, hidden: Path | None = None) -> None:
+        """Start the daemon of a node; in its jobs, the hidden folder is empty, as one that is not shared."""
+        command = ["slurmd", "-D", "-N", node]
+        if hidden is not None:
+            mount = f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {shlex.join(command)}"
+            command = ["unshare", "--mount", "sh", "-c", mount]
+        self._start(node, command)
 
     def stop(self, daemon: str) -> None:
         """End a node's daemon (its name) or the controller (CONTROLLER) in an orderly manner."""
@@ -84,6 +90,16 @@ class SlurmCluster:
     def kill(self, daemon: str) -> None:
         """Kill a node's daemon (its name) or the controller (CONTROLLER), as `kill -9` does."""
         self._end(daemon, signal.SIGKILL)
+
+    def kill_jobs(self) -> None:
+        """Kill the processes of all jobs and their step daemons, as the loss of their nodes does."""
+        daemons = {daemon.pid for daemon in self.daemons.values()}
+        for pid in self.list_processes():
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                is_step = Path(f"/proc/{pid}/comm").read_text().startswith("slurmstepd")
+                if pid not in daemons and (is_step or b"\0SLURM_JOB_ID=" in environment):
+                    os.kill(pid, signal.SIGKILL)
 
     def wait_until_idle(self, num_nodes: int | None = None) -> None:
         """Wait until this number of nodes, by default all, is idle; AssertionError when that never happens."""

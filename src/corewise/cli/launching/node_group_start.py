@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corewise.cli.launching.nodes import EXPORTED, PORTS, _find_address, choose_launcher, find_hosts
+from corewise.cli.launching.nodes import EXPORTED, PORTS, choose_launcher, find_address, find_hosts
 from corewise.cli.submitting.options import LOCAL, NODE_LAUNCHERS
 from corewise.errors import UserError
 from corewise.launch.launchers.contract import NodeStart
@@ -64,7 +64,7 @@ def open_node_group(wanted: NodesWanted, store: Path, *, quiet: bool) -> Iterato
 
     hosts = find_hosts(wanted, os.environ)
     launcher, program = choose_launcher(wanted, os.environ)
-    addresses = [_find_address(host, uses_slurm=launcher == "srun") for host in dict.fromkeys(hosts)]
+    addresses = [find_address(host, uses_slurm=launcher == "srun") for host in dict.fromkeys(hosts)]
     own_address = choose_own_address([find_route_source(address) for address in addresses])
 
     def start(port: int, secret: Path, log: Path) -> list["subprocess.Popen[bytes]"]:
@@ -84,7 +84,7 @@ def open_node_group(wanted: NodesWanted, store: Path, *, quiet: bool) -> Iterato
         )
         num_here = 1
         if launcher == "torchrun":
-            num_here = sum(find_route_source(_find_address(host, uses_slurm=False)) == LOOPBACK for host in hosts)
+            num_here = sum(find_route_source(find_address(host, uses_slurm=False)) == LOOPBACK for host in hosts)
             if num_here < len(hosts):
                 line = format_shell_line(list(built.argv), dict(built.env), {})
                 print(f"corewise: type on each of the other hosts:\n  {line}", file=sys.stderr, flush=True)

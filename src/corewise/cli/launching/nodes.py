@@ -49,7 +49,11 @@ def start_on_nodes(request: LaunchRequest) -> int:
     """Run the command on all nodes and return the exit code of the launch."""
     hosts = find_hosts(request, os.environ)
     launcher, program = choose_launcher(request, os.environ)
-    address = _find_address(hosts[0], uses_slurm=launcher == "srun")
+    address = find_address(hosts[0], uses_slurm=launcher == "srun")
+    if launcher != "srun":
+        # mpirun itself names an unknown host late or shortened; Slurm knows its own.
+        for host in set(hosts[1:]):
+            find_address(host, uses_slurm=False)
     port = request.master_port or random.SystemRandom().choice(PORTS)
     node_command = (sys.executable, "-P", "-m", "corewise", *build_node_arguments(request, address, hosts, port))
     built = get_builder(launcher)(
@@ -178,7 +182,7 @@ def choose_launcher(request: NodeChoice, env: Mapping[str, str]) -> tuple[str, s
     return name, program
 
 
-def _find_address(host: str, *, uses_slurm: bool) -> str:
+def find_address(host: str, *, uses_slurm: bool) -> str:
     """Return an address of the first host that other nodes reach; raise a UserError when nothing resolves it."""
     try:
         socket.getaddrinfo(host, None)

@@ -109,9 +109,8 @@ def _hold_port(
     try:
         return stack.enter_context(reserve_port(request.master_port))
     except (OSError, OverflowError) as problem:
-        raise UserError(
-            f"--master-port {request.master_port}: {getattr(problem, 'strerror', None) or problem}; leave it out to use a free port"
-        ) from None
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise UserError(f"--master-port {request.master_port}: {reason}; leave it out to use a free port") from None
 
 
 def _plan_starts(
