@@ -1,4 +1,4 @@
-"""Build the C++ allreduce as a plain library on first use, cache it, and load it through ctypes.
+"""Build the C++ collectives as a plain library on first use, cache it, and load it through ctypes.
 
 The library includes no header of torch or Python, so it builds in seconds.
 
@@ -68,8 +68,8 @@ def _declare_functions(library: ctypes.CDLL) -> ctypes.CDLL:
     library.corewise_fail.argtypes = [pointer]
     library.corewise_culprit.restype = number
     library.corewise_culprit.argtypes = [pointer]
-    library.corewise_allreduce.restype = number
-    library.corewise_allreduce.argtypes = [pointer, pointer, size, number, real, number, number]
+    library.corewise_run.restype = number
+    library.corewise_run.argtypes = [pointer, number, pointer, pointer, size, number, real, number, number]
     library.corewise_triad.restype = None
     library.corewise_triad.argtypes = [pointer, pointer, pointer, size]
     return library
