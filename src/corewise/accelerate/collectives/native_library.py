@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional
 
 from corewise.accelerate.unsupported import Unsupported
-from corewise.cache_folder import find_cache_folder, find_shared_builds, open_cache_folder
+from corewise.cache_folder import find_cache_folder, find_shared_builds, open_builds_folder, open_cache_folder
 from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import is_trusted_file
 
@@ -42,7 +42,7 @@ def load_library() -> ctypes.CDLL:
     """Load the library, building it if necessary; raise Unsupported with the reason."""
     with _lock:
         if "library" not in _loaded:
-            path = _build_if_missing()
+            path = build_if_missing()
             try:
                 _loaded["library"] = _declare_functions(ctypes.CDLL(str(path)))
             except OSError as problem:
@@ -75,7 +75,8 @@ def _declare_functions(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-def _build_if_missing() -> Path:
+def build_if_missing() -> Path:
+    """Return the library of these sources, and build it if no folder has it; raise Unsupported with the reason."""
     if sys.platform != "linux":
         raise Unsupported(f"shared-memory collectives need Linux, not {sys.platform}")
     source = pkgutil.get_data("corewise.accelerate.collectives", SOURCE)
@@ -89,7 +90,7 @@ def _build_if_missing() -> Path:
     if compiler is None:
         raise Unsupported("no C++ compiler found; install g++ or clang++, or set CXX")
     try:
-        folder = open_cache_folder(f"{FOLDER}/{key}")
+        folder = open_builds_folder(f"{FOLDER}/{key}")
         with _lock_folder(folder):
             # Another process may have built it since.
             if not is_trusted_file(folder / NAME):
