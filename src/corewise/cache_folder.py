@@ -80,3 +80,15 @@ def find_shared_builds() -> Optional[Path]:
         )
         return None
     return folder
+
+
+def open_builds_folder(name: str) -> Path:
+    """Open the folder to build in: the shared one for the person who fills it, the user's cache for all others.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    shared = find_shared_builds()
+    if shared is not None and not create_own_folder(shared / name, mode=0o755):
+        return shared / name
+    return open_cache_folder(name)

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from corewise.accelerate.collectives.attach_hook import AttachedCollectives, attach
 from corewise.accelerate.collectives.shared_allreduce import CollectiveError, SharedAllreduce
+from corewise.accelerate.collectives.shared_collectives import SharedCollectives
 
-__all__ = ["AttachedCollectives", "CollectiveError", "SharedAllreduce", "attach"]
+__all__ = ["AttachedCollectives", "CollectiveError", "SharedAllreduce", "SharedCollectives", "attach"]

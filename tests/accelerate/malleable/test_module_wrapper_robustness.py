@@ -29,7 +29,7 @@ from corewise.accelerate.malleable.plan.candidate_choice import is_doubtful
 from corewise.accelerate.malleable.plan.cost_cache import load_plan, save_plan
 from corewise.accelerate.malleable.plan.planner import PlanDecision, decide
 from corewise.accelerate.malleable.plan.schedule import Lane, LanePlan, LaneStep, OperatorTask
-from corewise.cache_folder import SHARED_BUILDS_VARIABLE
+from corewise.cache_folder import SHARED_BUILDS_VARIABLE, open_builds_folder
 
 Make = Callable[..., Malleable]
 # Far longer than any of these tests takes; only a deadlock reaches it.
@@ -302,7 +302,7 @@ def test_a_damaged_build_is_rebuilt_once(tmp_path: Path, monkeypatch: pytest.Mon
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    target = build._name_build(build._open_build_folder(build._compute_build_key()), str(compiler))
+    target = build._name_build(open_builds_folder(f"{build.FOLDER}/{build._compute_build_key()}"), str(compiler))
     target.write_text("damaged")
     with pytest.raises(
         build.NativeBuildError,

@@ -1,6 +1,6 @@
-// Allreduce among the processes of one node, through a shared segment. Plain C interface, called through ctypes.
+// Collectives among the processes of one node, through a shared segment. Plain C interface, called through ctypes.
 //
-// A buffer is cut into chunks that fit into the cache. Every rank has a few slots, each as large as a chunk. The work
+// This is the allreduce; the other collectives have the same stages. A buffer is cut into chunks that fit into the cache. Every rank has a few slots, each as large as a chunk. The work
 // on a chunk has three stages, and three chunks are in flight at a time:
 //   1. copy in:  a rank copies its chunk into its slot, except for the slice that it owns;
 //   2. reduce:   the owner of a slice adds the slices of all ranks in the order of ranks, and writes the sum into its
@@ -12,6 +12,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -67,6 +68,7 @@ struct Group {
   Header* header;
   RankState* states;
   char* slots;
+  int pids[kMaxRanks];
   int pidfds[kMaxRanks];
   uint32_t next_chunk;
   uint32_t next_operation;
@@ -105,7 +107,8 @@ void publish(Counter& counter, uint32_t value) {
 }
 
 bool has_died(const Group& group, int rank) {
-  if (group.pidfds[rank] < 0) return false;
+  // Without pidfd_open, a rank that its parent has not reaped yet seems to live. The timeout ends the wait then.
+  if (group.pidfds[rank] < 0) return kill(group.pids[rank], 0) != 0 && errno == ESRCH;
   pollfd entry{group.pidfds[rank], POLLIN, 0};
   return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN);
 }
@@ -246,7 +249,8 @@ struct Type {
   Reduction reduce;
   size_t size;
 };
-const Type kTypes[] = {{reduce_float32, 4}, {reduce_float64, 8}, {reduce_bfloat16, 2}};
+// The last type is that of bytes that are only copied.
+const Type kTypes[] = {{reduce_float32, 4}, {reduce_float64, 8}, {reduce_bfloat16, 2}, {nullptr, 1}};
 
 // The slice of a chunk that a rank owns. Slices begin at cache lines.
 struct Slice {
@@ -272,12 +276,133 @@ Status check_signatures(Group& group, uint32_t operation, uint64_t signature) {
   return kDone;
 }
 
-// The size of a chunk of this operation. Short buffers are cut into a few chunks, so that the stages overlap.
-size_t choose_chunk(const Group& group, size_t bytes) {
+enum Collective { kAllreduce, kBroadcast, kAllgather, kReduceScatter, kAllToAll };
+
+// One call of a collective. Allreduce and broadcast work in place: their input is their output.
+struct Call {
+  int collective, root;
+  const Type& type;
+  double scale;
+  const char* input;
+  char* output;
+  // What is cut into chunks: the buffer of an allreduce or broadcast, the piece of one rank otherwise.
+  size_t bytes;
+  size_t chunk_bytes;
+};
+
+// The size of a chunk of this call. Short buffers are cut into a few chunks, so that the stages overlap.
+size_t choose_chunk(const Group& group, int collective, size_t bytes) {
+  const bool has_slot_per_piece = collective == kReduceScatter || collective == kAllToAll;
+  // A slot holds a chunk for every other rank.
+  const size_t largest = group.chunk_bytes / (has_slot_per_piece ? group.num_ranks : 1) / kLine * kLine;
   const size_t smallest = std::max<size_t>(32 << 10, size_t(group.num_ranks) << 12);
-  size_t chunk = std::max(smallest, bytes / 4);
-  chunk = std::min((chunk + kLine - 1) / kLine * kLine, group.chunk_bytes);
-  return chunk;
+  const size_t chunk = std::max(smallest, bytes / 4);
+  return std::min((chunk + kLine - 1) / kLine * kLine, largest);
+}
+
+// Stage 1: copies what other ranks need of a chunk into the slot of this rank.
+void copy_in(const Group& group, const Call& call, size_t start, size_t size, char* slot) {
+  const int me = group.rank;
+  const char* from = call.input + start;
+  if (call.collective == kAllreduce) {
+    const Slice own = find_slice(size, me, group.num_ranks);
+    copy(slot, from, 0, own.begin);
+    copy(slot, from, own.end, size);
+  } else if (call.collective == kAllgather || (call.collective == kBroadcast && call.root == me)) {
+    copy(slot, from, 0, size);
+  } else if (call.collective == kReduceScatter || call.collective == kAllToAll) {
+    for (int rank = 0; rank < group.num_ranks; ++rank) {
+      if (rank != me) copy(slot + size_t(rank) * call.chunk_bytes, from + size_t(rank) * call.bytes, 0, size);
+    }
+  }
+}
+
+// Stage 2: combines what all ranks have for this one.
+void combine(const Group& group, const Call& call, uint32_t chunk, size_t start, size_t size) {
+  const int me = group.rank, num_ranks = group.num_ranks;
+  const void* sources[kMaxRanks];
+  char* slot = group.slot(me, chunk);
+  if (call.collective == kAllreduce) {
+    const Slice own = find_slice(size, me, num_ranks);
+    char* to = call.output + start + own.begin;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      sources[rank] = rank == me ? to : group.slot(rank, chunk) + own.begin;
+    }
+    call.type.reduce(sources, num_ranks, (own.end - own.begin) / call.type.size, call.scale, to, slot + own.begin);
+  } else if (call.collective == kAllgather) {
+    char* to = call.output + size_t(me) * call.bytes + start;
+    if (to != call.input + start) copy(to, call.input + start, 0, size);
+  } else if (call.collective == kReduceScatter || call.collective == kAllToAll) {
+    const size_t offset = size_t(me) * call.chunk_bytes;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      sources[rank] =
+          rank == me ? call.input + size_t(me) * call.bytes + start : group.slot(rank, chunk) + offset;
+    }
+    if (call.collective == kReduceScatter) {
+      char* to = call.output + start;
+      call.type.reduce(sources, num_ranks, size / call.type.size, call.scale, to, slot + offset);
+      return;
+    }
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      copy(call.output + size_t(rank) * call.bytes + start, static_cast<const char*>(sources[rank]), 0, size);
+    }
+  }
+}
+
+// Stage 3: copies the result that another rank has in its slot.
+void copy_out(const Group& group, const Call& call, int rank, uint32_t chunk, size_t start, size_t size) {
+  const char* slot = group.slot(rank, chunk);
+  if (call.collective == kAllreduce) {
+    const Slice slice = find_slice(size, rank, group.num_ranks);
+    copy(call.output + start, slot, slice.begin, slice.end);
+  } else if (call.collective == kBroadcast && rank == call.root) {
+    copy(call.output + start, slot, 0, size);
+  } else if (call.collective == kAllgather) {
+    copy(call.output + size_t(rank) * call.bytes + start, slot, 0, size);
+  }
+}
+
+// Runs the three stages with three chunks in flight.
+Status run_pipeline(Group& group, const Call& call, uint64_t signature, int spins) {
+  RankState& mine = group.states[group.rank];
+  // An empty buffer still takes one chunk, so that differing sizes are found.
+  const uint32_t num_chunks = uint32_t(std::max<size_t>(1, (call.bytes + call.chunk_bytes - 1) / call.chunk_bytes));
+  const uint32_t first = group.next_chunk, operation = group.next_operation++;
+  group.next_chunk += num_chunks;
+  mine.signature[operation % 2].store(signature, std::memory_order_relaxed);
+  auto start_of = [&](uint32_t step) { return size_t(step) * call.chunk_bytes; };
+  auto size_of = [&](uint32_t step) {
+    return std::min(call.chunk_bytes, call.bytes - std::min(call.bytes, start_of(step)));
+  };
+  for (uint32_t step = 0; step < num_chunks + 2; ++step) {
+    if (step < num_chunks) {
+      const uint32_t chunk = first + step;
+      // The slot's previous chunk must have been copied out by all ranks.
+      const Status status = wait_for_all(group, &RankState::copied, chunk + 1 - kSlots, spins);
+      if (status != kDone) return status;
+      copy_in(group, call, start_of(step), size_of(step), group.slot(group.rank, chunk));
+      publish(mine.arrived, chunk + 1);
+    }
+    if (step >= 1 && step <= num_chunks) {
+      const uint32_t chunk = first + step - 1;
+      Status status = wait_for_all(group, &RankState::arrived, chunk + 1, spins);
+      if (status == kDone && step == 1) status = check_signatures(group, operation, signature);
+      if (status != kDone) return status;
+      combine(group, call, chunk, start_of(step - 1), size_of(step - 1));
+      publish(mine.reduced, chunk + 1);
+    }
+    if (step >= 2) {
+      const uint32_t chunk = first + step - 2;
+      for (int i = 1; i < group.num_ranks; ++i) {
+        const int rank = (group.rank + i) % group.num_ranks;
+        const Status status = wait_for_rank(group, rank, group.states[rank].reduced, chunk + 1, spins);
+        if (status != kDone) return status;
+        copy_out(group, call, rank, chunk, start_of(step - 2), size_of(step - 2));
+      }
+      publish(mine.copied, chunk + 1);
+    }
+  }
+  return kDone;
 }
 
 }  // namespace
@@ -299,6 +424,7 @@ EXPORT Group* corewise_open(void* segment, int rank, int num_ranks, size_t chunk
   const uintptr_t end = reinterpret_cast<uintptr_t>(group->states + num_ranks);
   group->slots = reinterpret_cast<char*>((end + 4095) / 4096 * 4096);
   for (int i = 0; i < num_ranks; ++i) {
+    group->pids[i] = pids[i];
 #ifdef SYS_pidfd_open
     group->pidfds[i] = i == rank ? -1 : int(syscall(SYS_pidfd_open, pids[i], 0));
 #else
@@ -322,82 +448,27 @@ EXPORT void corewise_fail(Group* group) { report_failure(*group, kFailedBefore, 
 
 EXPORT int corewise_culprit(const Group* group) { return group->culprit; }
 
-// Replaces the data by its sum over all ranks, times the scale. A root of -1 sums; otherwise the root's data is sent
-// to all ranks.
-EXPORT int corewise_allreduce(Group* group_pointer, void* data, size_t count, int type_code, double scale, int root,
-                              int spins) {
-  Group& group = *group_pointer;
-  if (group.header->failed.load() != 0) {
-    group.culprit = int(group.header->failed.load()) - 1;
+// Runs a collective. The count is that of the buffer of an allreduce or broadcast, and that of the piece of one rank
+// otherwise. Sums are multiplied by the scale. Only a broadcast looks at the root.
+EXPORT int corewise_run(Group* group, int collective, const void* input, void* output, size_t count, int type_code,
+                        double scale, int root, int spins) {
+  if (group->header->failed.load() != 0) {
+    group->culprit = int(group->header->failed.load()) - 1;
     return kFailedBefore;
   }
   const Type& type = kTypes[type_code];
   const size_t bytes = count * type.size;
-  const int me = group.rank, num_ranks = group.num_ranks;
-  RankState& mine = group.states[me];
-  const size_t chunk_bytes = choose_chunk(group, bytes);
-  // An empty buffer still takes one chunk, so that differing sizes are found.
-  const uint32_t num_chunks = uint32_t(std::max<size_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes));
-  const uint32_t first = group.next_chunk, operation = group.next_operation++;
-  group.next_chunk += num_chunks;
-  const uint64_t signature = (uint64_t(bytes) << 16) | uint64_t(root + 1) << 4 | uint64_t(type_code);
-  mine.signature[operation % 2].store(signature, std::memory_order_relaxed);
-  char* buffer = static_cast<char*>(data);
-  const void* sources[kMaxRanks];
-
-  auto size_of = [&](uint32_t chunk) {
-    const size_t start = size_t(chunk) * chunk_bytes;
-    return std::min(chunk_bytes, bytes - std::min(bytes, start));
-  };
-  for (uint32_t step = 0; step < num_chunks + 2; ++step) {
-    if (step < num_chunks) {
-      const uint32_t chunk = first + step;
-      // The slot's previous chunk must have been copied out by all ranks.
-      Status status = wait_for_all(group, &RankState::copied, chunk + 1 - kSlots, spins);
-      if (status != kDone) return status;
-      const size_t size = size_of(step);
-      const Slice own = find_slice(size, me, num_ranks);
-      const char* from = buffer + size_t(step) * chunk_bytes;
-      char* slot = group.slot(me, chunk);
-      if (root < 0) {
-        copy(slot, from, 0, own.begin);
-        copy(slot, from, own.end, size);
-      } else if (root == me) {
-        copy(slot, from, 0, size);
-      }
-      publish(mine.arrived, chunk + 1);
-    }
-    if (step >= 1 && step <= num_chunks) {
-      const uint32_t chunk = first + step - 1;
-      Status status = wait_for_all(group, &RankState::arrived, chunk + 1, spins);
-      if (status == kDone && step == 1) status = check_signatures(group, operation, signature);
-      if (status != kDone) return status;
-      if (root < 0) {
-        const Slice own = find_slice(size_of(step - 1), me, num_ranks);
-        char* to = buffer + size_t(step - 1) * chunk_bytes + own.begin;
-        for (int rank = 0; rank < num_ranks; ++rank) {
-          sources[rank] = rank == me ? to : group.slot(rank, chunk) + own.begin;
-        }
-        type.reduce(sources, num_ranks, (own.end - own.begin) / type.size, scale, to, group.slot(me, chunk) + own.begin);
-      }
-      publish(mine.reduced, chunk + 1);
-    }
-    if (step >= 2) {
-      const uint32_t chunk = first + step - 2;
-      const size_t size = size_of(step - 2);
-      char* to = buffer + size_t(step - 2) * chunk_bytes;
-      for (int i = 1; i < num_ranks; ++i) {
-        const int rank = (me + i) % num_ranks;
-        Status status = wait_for_rank(group, rank, group.states[rank].reduced, chunk + 1, spins);
-        if (status != kDone) return status;
-        if (root >= 0 && rank != root) continue;
-        const Slice slice = root < 0 ? find_slice(size, rank, num_ranks) : Slice{0, size};
-        copy(to, group.slot(rank, chunk), slice.begin, slice.end);
-      }
-      publish(mine.copied, chunk + 1);
-    }
-  }
-  return kDone;
+  const Call call{collective,
+                  root,
+                  type,
+                  scale,
+                  static_cast<const char*>(input),
+                  static_cast<char*>(output),
+                  bytes,
+                  choose_chunk(*group, collective, bytes)};
+  const uint64_t signature =
+      uint64_t(bytes) << 20 | uint64_t(collective) << 16 | uint64_t(root) << 4 | uint64_t(type_code);
+  return run_pipeline(*group, call, signature, spins);
 }
 
 // One sweep of a[i] = b[i] + s * c[i], for the bandwidth of memory with all ranks.

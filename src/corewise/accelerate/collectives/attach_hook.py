@@ -5,9 +5,11 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
+import weakref
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -15,11 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from corewise.accelerate.collectives.shared_allreduce import DEFAULT_TIMEOUT_S, SharedAllreduce
+from corewise.accelerate.collectives.shared_allreduce import DEFAULT_TIMEOUT_S, CollectiveError, SharedAllreduce
 from corewise.accelerate.unsupported import Unsupported
 
 # Polls before the helper thread sleeps. It shares its core with the backward pass, so it sleeps early.
 OVERLAPPED_SPINS = 200
+# The models whose gradients are averaged in shared memory.
+_attached: weakref.WeakKeyDictionary[nn.Module, AttachedCollectives] = weakref.WeakKeyDictionary()
 
 
 class AttachedCollectives:
@@ -35,6 +39,7 @@ class AttachedCollectives:
         self.backend, self.reason = backend, reason
         self.num_ranks = num_ranks
         self.communication_s = 0.0
+        self._process = os.getpid()
         self._reducer = reducer
         self._tasks: queue.SimpleQueue[Optional[Tuple[Tensor, Any]]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
@@ -52,7 +57,7 @@ class AttachedCollectives:
 
     def close(self) -> None:
         """Stop the helper thread and release the shared memory; the model cannot be trained afterwards."""
-        if self._thread is not None and self._reducer is not None:
+        if self._thread is not None and self._reducer is not None and self._process == os.getpid():
             self._tasks.put(None)
             self._thread.join()
             self._thread = None
@@ -60,6 +65,11 @@ class AttachedCollectives:
 
     def average(self, buffer: Tensor) -> Any:
         """Start to average the buffer in place; return a future of it."""
+        if self._thread is None or self._process != os.getpid():
+            raise CollectiveError(
+                "the shared memory of this model is closed, or belongs to the process that forked this one; "
+                "wrap the module in DistributedDataParallel and attach again"
+            )
         raw: Any = torch.futures.Future()
         # An error must be raised in a callback: DDP does not recognize one that is set as the result.
         checked = raw.then(_raise_problem)
@@ -93,8 +103,9 @@ def attach(
     """Average the gradients of a DDP model in shared memory instead of over gloo.
 
     All ranks call it together, after they have wrapped their model and before the first backward pass. If the ranks
-    cannot share memory, the model keeps its process group's backend, and the result says why. Pass
-    `gradient_as_bucket_view=True` to DistributedDataParallel to save two copies of the gradients.
+    cannot share memory, the model keeps its process group's backend, and the result says why. A second call for the
+    same model returns the first result. Pass `gradient_as_bucket_view=True` to DistributedDataParallel to save two
+    copies of the gradients.
 
     Args:
         model: a DistributedDataParallel module.
@@ -116,6 +127,8 @@ def attach(
             f"attach takes a DistributedDataParallel module, not {type(model).__name__}; "
             "wrap the model in torch.nn.parallel.DistributedDataParallel first"
         )
+    if model in _attached:
+        return _attached[model]
     group = model.process_group
     num_ranks = dist.get_world_size(group)
     # All ranks hold the same parameters and the same group, so all of them choose alike.
@@ -131,12 +144,16 @@ def attach(
     if reducer is not None:
         # DDP refuses hooks whose annotations are texts, as they are in this file, so the hook has none.
         model.register_comm_hook(attached, lambda state, bucket: state.average(bucket.buffer()))
+        _attached[model] = attached
     return attached
 
 
 def _explain_unsupported(model: DistributedDataParallel, num_ranks: int) -> str:
     if num_ranks == 1:
         return "there is only one rank"
+    # Mixed precision of DDP has a hook, too. The list exists since torch 2.1.
+    if getattr(model, "_comm_hooks", None):
+        return "the model has a communication hook already"
     parameters: List[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     devices = sorted({parameter.device.type for parameter in parameters} - {"cpu"})
     if devices:

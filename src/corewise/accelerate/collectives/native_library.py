@@ -1,4 +1,4 @@
-"""Build the C++ allreduce as a plain library on first use, cache it, and load it through ctypes.
+"""Build the C++ collectives as a plain library on first use, cache it, and load it through ctypes.
 
 The library includes no header of torch or Python, so it builds in seconds.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional
 
 from corewise.accelerate.unsupported import Unsupported
-from corewise.cache_folder import find_cache_folder, find_shared_builds, open_cache_folder
+from corewise.cache_folder import find_cache_folder, find_shared_builds, open_builds_folder, open_cache_folder
 from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import is_trusted_file
 
@@ -42,7 +42,7 @@ def load_library() -> ctypes.CDLL:
     """Load the library, building it if necessary; raise Unsupported with the reason."""
     with _lock:
         if "library" not in _loaded:
-            path = _build_if_missing()
+            path = build_if_missing()
             try:
                 _loaded["library"] = _declare_functions(ctypes.CDLL(str(path)))
             except OSError as problem:
@@ -68,14 +68,15 @@ def _declare_functions(library: ctypes.CDLL) -> ctypes.CDLL:
     library.corewise_fail.argtypes = [pointer]
     library.corewise_culprit.restype = number
     library.corewise_culprit.argtypes = [pointer]
-    library.corewise_allreduce.restype = number
-    library.corewise_allreduce.argtypes = [pointer, pointer, size, number, real, number, number]
+    library.corewise_run.restype = number
+    library.corewise_run.argtypes = [pointer, number, pointer, pointer, size, number, real, number, number]
     library.corewise_triad.restype = None
     library.corewise_triad.argtypes = [pointer, pointer, pointer, size]
     return library
 
 
-def _build_if_missing() -> Path:
+def build_if_missing() -> Path:
+    """Return the library of these sources, and build it if no folder has it; raise Unsupported with the reason."""
     if sys.platform != "linux":
         raise Unsupported(f"shared-memory collectives need Linux, not {sys.platform}")
     source = pkgutil.get_data("corewise.accelerate.collectives", SOURCE)
@@ -89,7 +90,7 @@ def _build_if_missing() -> Path:
     if compiler is None:
         raise Unsupported("no C++ compiler found; install g++ or clang++, or set CXX")
     try:
-        folder = open_cache_folder(f"{FOLDER}/{key}")
+        folder = open_builds_folder(f"{FOLDER}/{key}")
         with _lock_folder(folder):
             # Another process may have built it since.
             if not is_trusted_file(folder / NAME):

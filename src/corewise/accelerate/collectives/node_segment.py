@@ -5,6 +5,7 @@ Measured side: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import secrets
@@ -12,7 +13,7 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional
 
 from corewise.accelerate.unsupported import Unsupported
 
@@ -36,30 +37,40 @@ def explain_missing_memory(num_bytes: int) -> str:
 
 
 def _find_free_bytes() -> Optional[int]:
-    folders = ["/sys/fs/cgroup"]
-    try:
+    found = [_read_free_bytes(folder, "memory.max", "memory.current") for folder in _list_cgroups("", "")]
+    # The first version of cgroups has a tree for each controller.
+    usage = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    found += [_read_free_bytes(folder, *usage) for folder in _list_cgroups("memory", "memory")]
+    return min((free for free in found if free is not None), default=None)
+
+
+def _list_cgroups(controller: str, mount: str) -> List[str]:
+    """List the root of a tree of cgroups and the folder of this process in it; a container may see only the root."""
+    folders = [os.path.join("/sys/fs/cgroup", mount)]
+    with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                folders.append("/sys/fs/cgroup" + line[3:].rstrip("/"))
-    except OSError:
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(","):
+                folders.append(folders[0].rstrip("/") + path.rstrip("/"))
+    return folders
+
+
+def _read_free_bytes(folder: str, limit_name: str, usage_name: str) -> Optional[int]:
+    try:
+        limit = Path(folder, limit_name).read_text().strip()
+        return None if limit == "max" else int(limit) - int(Path(folder, usage_name).read_text())
+    except (OSError, ValueError):
         return None
-    found = []
-    for folder in folders:
-        try:
-            limit = Path(folder, "memory.max").read_text().strip()
-            if limit != "max":
-                found.append(int(limit) - int(Path(folder, "memory.current").read_text()))
-        except (OSError, ValueError):
-            continue
-    return min(found) if found else None
 
 
 class SegmentServer:
     """The first rank's side: creates the segment and hands it to the other ranks of the node."""
 
     def __init__(self, num_bytes: int) -> None:
-        self.descriptor = os.memfd_create("corewise-allreduce", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create("corewise-collectives", os.MFD_CLOEXEC)
         try:
+            # Another process of this user could open it through /proc; other users cannot.
+            os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, num_bytes)
             self.name = secrets.token_hex(16)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,7 +113,10 @@ def receive_segment(name: str, timeout_s: float) -> int:
 def map_segment(descriptor: int, num_bytes: int) -> mmap.mmap:
     """Map the segment and close its descriptor; the memory vanishes with the last process that maps it."""
     try:
-        return mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        segment = mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # A process that a rank forks, such as a data loader, neither keeps the memory nor takes part.
+        segment.madvise(mmap.MADV_DONTFORK)
+        return segment
     finally:
         os.close(descriptor)
 

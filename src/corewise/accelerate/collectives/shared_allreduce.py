@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Dict, List, Optional
 
 import torch
@@ -34,6 +35,8 @@ LARGEST_CHUNK_BYTES, SMALLEST_CHUNK_BYTES = 1 << 20, 64 << 10
 NUM_SLOTS = 4
 # Polls before a rank sleeps: about 100 µs if it has its core to itself.
 SPINS = 3000
+# The collectives of allreduce.cpp that this file uses.
+ALLREDUCE, BROADCAST = 0, 1
 # The status codes of allreduce.cpp.
 _TIMED_OUT, _PEER_DIED, _MISMATCH, _FAILED_BEFORE = 1, 2, 3, 4
 
@@ -52,6 +55,7 @@ class SharedAllreduce:
         group: the process group; default: all ranks. Its backend must be able to gather objects (gloo or MPI).
         timeout_s: how long a rank waits for another one before CollectiveError.
         node: the name of this rank's node; default: found from the kernel's boot and namespaces.
+        chunk_bytes: the size of the pieces in which a tensor is summed, the same on all ranks; default: from the cache.
 
     Example:
         >>> reducer = SharedAllreduce()  # doctest: +SKIP
@@ -59,10 +63,16 @@ class SharedAllreduce:
     """
 
     def __init__(
-        self, group: Optional[Any] = None, timeout_s: float = DEFAULT_TIMEOUT_S, node: Optional[str] = None
+        self,
+        group: Optional[Any] = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        node: Optional[str] = None,
+        chunk_bytes: Optional[int] = None,
     ) -> None:
         self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
         self._timeout_s = timeout_s
+        self._chunk_bytes = chunk_bytes
+        self._process = os.getpid()
         self._handle: Optional[int] = None
         self._leaders: Optional[Any] = None
         reason = self._load()
@@ -73,6 +83,8 @@ class SharedAllreduce:
         self._local_rank = self._node_ranks.index(self.rank)
         self.num_nodes = len(set(names))
         pids = [facts[rank][1] for rank in self._node_ranks]
+        if self._chunk_bytes is None:
+            self._chunk_bytes = choose_chunk_bytes(len(pids))
         reason = ""
         try:
             self._share_segment(group)
@@ -83,7 +95,11 @@ class SharedAllreduce:
         if self.num_nodes > 1:
             leaders = sorted({names.index(name) for name in names})
             members = leaders if group is None else [dist.get_global_rank(group, rank) for rank in leaders]
-            self._leaders = dist.new_group(members, backend="gloo")
+            if self._local_rank == 0:
+                # Only the leaders take part, also if the process group is a part of all ranks.
+                self._leaders = dist.new_group(
+                    members, timedelta(seconds=timeout_s), backend="gloo", use_local_synchronization=True
+                )
 
     def _load(self) -> str:
         try:
@@ -94,7 +110,7 @@ class SharedAllreduce:
 
     def _share_segment(self, group: Optional[Any]) -> None:
         num_local = len(self._node_ranks)
-        self._segment_bytes = int(self._library.corewise_segment_bytes(num_local, choose_chunk_bytes(num_local)))
+        self._segment_bytes = int(self._library.corewise_segment_bytes(num_local, self._chunk_bytes))
         server, name, reason = None, "", ""
         if self._local_rank == 0:
             reason = explain_missing_memory(self._segment_bytes)
@@ -117,7 +133,7 @@ class SharedAllreduce:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._segment))
         numbers = (ctypes.c_int * len(pids))(*pids)
         self._handle = self._library.corewise_open(
-            address, self._local_rank, len(pids), choose_chunk_bytes(len(pids)), numbers, self._timeout_s
+            address, self._local_rank, len(pids), self._chunk_bytes, numbers, self._timeout_s
         )
         if not self._handle:
             raise Unsupported(f"{len(pids)} ranks on one node are too many")
@@ -142,23 +158,44 @@ class SharedAllreduce:
         reason = self.explain_unsupported(tensor)
         if reason:
             raise Unsupported(reason)
-        self._run(tensor, scale if self.num_nodes == 1 else 1.0, -1, spins)
+        count, code = tensor.numel(), TYPE_CODES[tensor.dtype]
+        here = scale if self.num_nodes == 1 else 1.0
+        self._run(ALLREDUCE, tensor, tensor, count, code, scale=here, spins=spins)
         if self.num_nodes > 1:
             if self._local_rank == 0:
-                try:
-                    dist.all_reduce(tensor, group=self._leaders)
-                    tensor.mul_(scale)
-                except RuntimeError:
-                    self.fail()
-                    raise
-            self._run(tensor, 1.0, 0, spins)
+                self._sum_over_nodes(tensor, scale)
+            self._run(BROADCAST, tensor, tensor, count, code, spins=spins)
         return tensor
 
-    def _run(self, tensor: Tensor, scale: float, root: int, spins: int) -> None:
+    def _sum_over_nodes(self, tensor: Tensor, scale: float) -> None:
+        try:
+            dist.all_reduce(tensor, group=self._leaders)
+        except RuntimeError as problem:
+            self.fail()
+            raise CollectiveError(
+                f"rank {self.rank} could not sum with the other nodes over gloo: {problem}"
+            ) from problem
+        tensor.mul_(scale)
+
+    def _run(
+        self,
+        collective: int,
+        source: Tensor,
+        target: Tensor,
+        count: int,
+        code: int,
+        *,
+        scale: float = 1.0,
+        root: int = 0,
+        spins: int = SPINS,
+    ) -> None:
         if self._handle is None:
             raise CollectiveError("the shared-memory group is closed")
-        status = self._library.corewise_allreduce(
-            self._handle, tensor.data_ptr(), tensor.numel(), TYPE_CODES[tensor.dtype], scale, root, spins
+        if self._process != os.getpid():
+            # The segment is not mapped in processes that a rank forks.
+            raise CollectiveError(f"process {os.getpid()} was forked by rank {self.rank}, and is no rank")
+        status = self._library.corewise_run(
+            self._handle, collective, source.data_ptr(), target.data_ptr(), count, code, scale, root, spins
         )
         if status:
             raise CollectiveError(self._describe_failure(status))
@@ -167,23 +204,23 @@ class SharedAllreduce:
         culprit = self._node_ranks[self._library.corewise_culprit(self._handle)]
         if status == _TIMED_OUT:
             return (
-                f"rank {self.rank} waited {self._timeout_s:g} s for rank {culprit} in an allreduce; "
+                f"rank {self.rank} waited {self._timeout_s:g} s for rank {culprit} in a collective; "
                 f"look at what rank {culprit} does, or raise timeout_s"
             )
         if status == _PEER_DIED:
-            return f"rank {culprit} ended during an allreduce; look at its output for the cause"
+            return f"rank {culprit} ended during a collective; look at its output for the cause"
         if status == _MISMATCH:
-            return f"ranks {self.rank} and {culprit} reduce tensors of different sizes or types"
-        return f"an allreduce failed before because of rank {culprit}; start the ranks again"
+            return f"ranks {self.rank} and {culprit} differ in the collective, or in the size or type of their tensors"
+        return f"a collective failed before because of rank {culprit}; start the ranks again"
 
     def fail(self) -> None:
         """Let the other ranks of this node stop waiting for this one."""
-        if self._handle is not None:
+        if self._handle is not None and self._process == os.getpid():
             self._library.corewise_fail(self._handle)
 
     def close(self) -> None:
         """Release the segment; it vanishes with the last rank that holds it."""
-        if self._handle is not None:
+        if self._handle is not None and self._process == os.getpid():
             self._library.corewise_close(self._handle)
             self._handle = None
             # The address of the mapping is exported for the lifetime of the ctypes object.

@@ -27,7 +27,7 @@ import torch
 from corewise.accelerate.kernels.module_interface import NativeModule
 from corewise.accelerate.kernels.switch import NATIVE_VARIABLE, is_native_disabled
 from corewise.accelerate.malleable.idle_threads import warn_once
-from corewise.cache_folder import create_own_folder, find_cache_folder, find_shared_builds, open_cache_folder
+from corewise.cache_folder import find_cache_folder, find_shared_builds, open_builds_folder, open_cache_folder
 from corewise.owned_files import build_owned_prefix, remove_abandoned
 from corewise.trusted_paths import can_write, is_trusted_file
 
@@ -124,7 +124,7 @@ def _build_if_missing(damaged: Optional[Path] = None) -> Path:
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         raise NativeBuildError("Python.h is missing; install Python's development headers")
     try:
-        folder = _open_build_folder(key)
+        folder = open_builds_folder(f"{FOLDER}/{key}")
         with _lock_folder(folder):
             target = _name_build(folder, compiler)
             # Another process may have built it since.
@@ -155,14 +155,6 @@ def _list_build_folders(key: str) -> Iterator[Path]:
     yield find_cache_folder() / FOLDER / key
     with contextlib.suppress(OSError):
         yield open_cache_folder(FOLDER) / key
-
-
-def _open_build_folder(key: str) -> Path:
-    """Open the folder to build in: the shared one for the person who fills it, the user's cache for all others."""
-    shared = find_shared_builds()
-    if shared is not None and not create_own_folder(shared / FOLDER / key, mode=0o755):
-        return shared / FOLDER / key
-    return open_cache_folder(f"{FOLDER}/{key}")
 
 
 def _compile(compiler: str, target: Path) -> None:
