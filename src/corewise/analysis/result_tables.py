@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from corewise.analysis.columns import get_order_key
+from corewise.analysis.counter_columns import select_counters
 from corewise.analysis.efficiency import Efficiencies, compute_efficiencies
 from corewise.analysis.groups import Group, RecordSource, group_records
 from corewise.analysis.ranking import TrialRanking, rank_trials
 from corewise.errors import UserError, suggest_nearest
+from corewise.measured.trial import NO_COUNTS
 from corewise.study.axes import AXES
 from corewise.study.record import Record
 
@@ -31,6 +33,7 @@ class ResultRow:
         is_disturbed: a run that counts was disturbed.
         efficiency: against the narrowest trial that is otherwise equal; None if widths do not vary.
         gbyte_per_s: only for kernels.
+        counters: instructions, IPC and cache misses, by metric; the name begins with the source.
         fraction_of_ceiling: None if the ceilings of the machine were not measured.
         ceilings_are_busy: the ceilings were measured on a busy machine and are too low.
         may_equal_best: no significant difference from the best.
@@ -53,6 +56,7 @@ class ResultRow:
     gflop_per_s: float | None
     gbyte_per_s: float | None
     fraction_of_ceiling: float | None
+    counters: Mapping[str, float]
     ceilings_are_busy: bool
     is_best: bool
     may_equal_best: bool
@@ -78,6 +82,7 @@ class ResultTable:
 
     Attributes:
         num_left_out: rows cut from a very long table, by default the slowest.
+        missing_counts: why trials lack the counts that the study asks for.
     """
 
     study: str
@@ -90,6 +95,7 @@ class ResultTable:
     rows: tuple[ResultRow, ...]
     unmeasured: tuple[UnmeasuredTrials, ...]
     num_left_out: int = 0
+    missing_counts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert the table to plain JSON values."""
@@ -157,6 +163,9 @@ def _build_table(group: Group, sort: str | None, max_rows: int | None) -> Result
         rows=tuple(rows),
         unmeasured=tuple(_group_by_reason(group)),
         num_left_out=len(group.records) - len(rows),
+        missing_counts=tuple(
+            dict.fromkeys(note for record in group.records for note in record.notes if note.startswith(NO_COUNTS))
+        ),
     )
 
 
@@ -184,6 +193,7 @@ def _build_row(group: Group, i: int, ranking: TrialRanking, efficiencies: Effici
         gflop_per_s=get("gflop_per_s"),
         gbyte_per_s=get("gbyte_per_s"),
         fraction_of_ceiling=get("fraction_of_ceiling"),
+        counters=select_counters(record.metrics),
         ceilings_are_busy=bool(get("ceilings_busy")),
         is_best=bool(ranking.is_best[i]),
         may_equal_best=bool(ranking.may_equal_best[i]),

@@ -22,8 +22,12 @@ INFEASIBLE = "infeasible"
 NO_EFFECT = "no-effect"
 NOT_NOW = "not-now"
 REFUSALS = (INFEASIBLE, NO_EFFECT, NOT_NOW)
-# Sources of instruction counts; auto takes hardware counters where the kernel provides them.
-COUNTER_CHOICES = ("auto", "perf", "cachegrind", "none")
+# Sources of instruction counts, from which metrics have their first word. Auto takes hardware counters where
+# the kernel provides them, and never the slow source.
+PERF, CACHEGRIND = "perf", "cachegrind"
+# The beginning of a note that says why a trial lacks the counts that the study asks for.
+NO_COUNTS = "no counts by "
+COUNTER_CHOICES = ("auto", PERF, CACHEGRIND, "none")
 
 
 @dataclasses.dataclass(frozen=True)
