@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from corewise.measured.trial import CACHEGRIND, PERF
+from corewise.measured.probes.counter_names import CACHEGRIND, PERF
 
 _HINTS_OF_SOURCES = {
     PERF: "counted by the processor while the ranks sampled, over all threads of the ranks",

@@ -11,7 +11,7 @@ from corewise.analysis.efficiency import Efficiencies, compute_efficiencies
 from corewise.analysis.groups import Group, RecordSource, group_records
 from corewise.analysis.ranking import TrialRanking, rank_trials
 from corewise.errors import UserError, suggest_nearest
-from corewise.measured.trial import NO_COUNTS
+from corewise.measured.probes.counter_names import NO_COUNTS
 from corewise.study.axes import AXES
 from corewise.study.record import Record
 

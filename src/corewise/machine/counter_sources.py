@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 
 from corewise.measured.probes.counter_events import choose_events, read_processor
+from corewise.measured.probes.counter_names import CACHEGRIND, PERF
 from corewise.measured.probes.counters import can_count_kernel, explain_missing_counters
-from corewise.measured.trial import CACHEGRIND, PERF
 
 VALGRIND_HINT = "install it, for example with `apt install valgrind` or `dnf install valgrind`"
 

@@ -22,12 +22,6 @@ INFEASIBLE = "infeasible"
 NO_EFFECT = "no-effect"
 NOT_NOW = "not-now"
 REFUSALS = (INFEASIBLE, NO_EFFECT, NOT_NOW)
-# Sources of instruction counts, from which metrics have their first word. Auto takes hardware counters where
-# the kernel provides them, and never the slow source.
-PERF, CACHEGRIND = "perf", "cachegrind"
-# The beginning of a note that says why a trial lacks the counts that the study asks for.
-NO_COUNTS = "no counts by "
-COUNTER_CHOICES = ("auto", PERF, CACHEGRIND, "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +66,7 @@ class Protocol:
         min_sample_s: time spent sampling in each process.
         timeout_s: limit for one process, from start to result.
         start: "fork" from a warm parent or "fresh".
-        counters: the source of instruction counts, one of COUNTER_CHOICES.
+        counters: the source of instruction counts, one of COUNTER_CHOICES of probes/counter_names.py.
     """
 
     min_runs: int = 5

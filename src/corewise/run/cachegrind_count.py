@@ -22,7 +22,8 @@ from corewise.machine.counter_sources import VALGRIND_HINT, explain_missing_valg
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.instruction_sets import build_isa_variables
 from corewise.measured.parameters import Device, Isa
-from corewise.measured.trial import CACHEGRIND, NO_COUNTS, Trial, to_json
+from corewise.measured.probes.counter_names import CACHEGRIND, NO_COUNTS
+from corewise.measured.trial import Trial, to_json
 from corewise.measured.worker.reduced_run import DONE_FILE
 from corewise.owned_files import build_owned_prefix
 from corewise.run.counter_metrics import derive_metrics, find_pixels

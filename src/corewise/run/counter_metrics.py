@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corewise.measured.trial import PERF, RankResult, Trial
+from corewise.measured.probes.counter_names import PERF
+from corewise.measured.trial import RankResult, Trial
 
 # Counts of a whole sampling, which add up over ranks.
 COUNTED_METRICS = tuple(f"{PERF}_{name}" for name in ("instructions", "cycles", "llc_misses"))

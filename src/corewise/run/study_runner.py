@@ -14,7 +14,8 @@ from typing import Protocol
 from corewise.errors import UserError
 from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.parameters import Binding
-from corewise.measured.trial import CACHEGRIND, NOT_NOW, RankResult, Trial, to_json, write_json_atomically
+from corewise.measured.probes.counter_names import CACHEGRIND
+from corewise.measured.trial import NOT_NOW, RankResult, Trial, to_json, write_json_atomically
 from corewise.run.cachegrind_count import COUNT_LIMIT_S, CachegrindCount, build_count_request, count_with_cachegrind
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
 from corewise.run.lease_heartbeat import Heartbeat

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Mapping, Optional
 
 from corewise.measured.probes.counter_events import choose_events, read_processor
+from corewise.measured.probes.counter_names import NO_COUNTS, PERF
 from corewise.measured.probes.perf_events import (
     CYCLES,
     HARDWARE,
@@ -24,7 +25,6 @@ from corewise.measured.probes.perf_events import (
     list_tids,
     open_event,
 )
-from corewise.measured.trial import NO_COUNTS, PERF
 
 _USER, _ALL = "user", "user and kernel"
 
