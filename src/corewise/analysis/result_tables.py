@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from corewise.analysis.columns import get_order_key
+from corewise.analysis.counter_columns import select_counters
 from corewise.analysis.efficiency import Efficiencies, compute_efficiencies
 from corewise.analysis.groups import FullRecordReader, Group, RecordSource, group_records, read_no_records
 from corewise.analysis.ranking import TrialRanking, rank_trials
 from corewise.analysis.scaling.scaling_summary import ScalingSummary, summarize_scaling
 from corewise.errors import UserError, suggest_nearest
+from corewise.measured.probes.counter_names import NO_COUNTS
 from corewise.study.axes import AXES
 from corewise.study.record import Record
 
@@ -33,6 +35,7 @@ class ResultRow:
         efficiency: against the narrowest trial that is otherwise equal; None if widths do not vary.
         gbyte_per_s: only for kernels.
         latency_s, bus_gbyte_per_s: only for messages among ranks.
+        counters: instructions, IPC and cache misses, by metric; the name begins with the source.
         fraction_of_ceiling: None if the ceilings of the machine were not measured.
         ceilings_are_busy: the ceilings were measured on a busy machine and are too low.
         may_equal_best: no significant difference from the best.
@@ -57,6 +60,7 @@ class ResultRow:
     latency_s: float | None
     bus_gbyte_per_s: float | None
     fraction_of_ceiling: float | None
+    counters: Mapping[str, float]
     ceilings_are_busy: bool
     is_best: bool
     may_equal_best: bool
@@ -83,6 +87,7 @@ class ResultTable:
     Attributes:
         num_left_out: rows cut from a very long table, by default the slowest.
         scaling: curves over nodes or processes of training.
+        missing_counts: why trials lack the counts that the study asks for.
     """
 
     study: str
@@ -96,6 +101,7 @@ class ResultTable:
     unmeasured: tuple[UnmeasuredTrials, ...]
     num_left_out: int = 0
     scaling: tuple[ScalingSummary, ...] = ()
+    missing_counts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert the table to plain JSON values."""
@@ -168,6 +174,9 @@ def _build_table(group: Group, sort: str | None, max_rows: int | None) -> Result
         unmeasured=tuple(_group_by_reason(group)),
         num_left_out=len(group.records) - len(rows),
         scaling=summarize_scaling(group),
+        missing_counts=tuple(
+            dict.fromkeys(note for record in group.records for note in record.notes if note.startswith(NO_COUNTS))
+        ),
     )
 
 
@@ -197,6 +206,7 @@ def _build_row(group: Group, i: int, ranking: TrialRanking, efficiencies: Effici
         latency_s=get("latency_s"),
         bus_gbyte_per_s=get("bus_gbyte_per_s"),
         fraction_of_ceiling=get("fraction_of_ceiling"),
+        counters=select_counters(record.metrics),
         ceilings_are_busy=bool(get("ceilings_busy")),
         is_best=bool(ranking.is_best[i]),
         may_equal_best=bool(ranking.may_equal_best[i]),

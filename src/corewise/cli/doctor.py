@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from corewise.machine.ceilings.table import Ceilings
+    from corewise.machine.counter_sources import CounterSource
     from corewise.machine.facts import MachineFacts
     from corewise.machine.foreign_load import ForeignLoad
     from corewise.machine.software import Software
@@ -43,6 +44,7 @@ class Diagnosis:
     load: "ForeignLoad | None" = None
     # Saved earlier, or measured now.
     ceilings: "Ceilings | None" = None
+    counters: "tuple[CounterSource, ...]" = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON values."""
@@ -53,6 +55,7 @@ class Diagnosis:
             "software": self.software.to_json(),
             "foreign_load": None if self.load is None else self.load.to_json(),
             "findings": [asdict(finding) for finding in self.findings],
+            "counters": {each.name: each.problem for each in self.counters},
             "ceilings": None if self.ceilings is None else self.ceilings.to_json(),
         }
 
@@ -114,6 +117,7 @@ def diagnose() -> Diagnosis:
     """Read the machine, the allocation and the software, and check them."""
     from corewise.cli.render.ceilings import describe_damage, read_saved
     from corewise.machine.allocation import read_allocation
+    from corewise.machine.counter_sources import read_counter_sources
     from corewise.machine.facts import read_facts
     from corewise.machine.foreign_load import LoadWindow
     from corewise.machine.machine_findings import collect_machine_findings
@@ -128,18 +132,19 @@ def diagnose() -> Diagnosis:
     facts = read_facts(topology=topology)
     load = window.measure(allocation.cpus)
     findings = collect_machine_findings(topology, allocation, facts, software, load=load)
-    diagnosis = Diagnosis(topology, allocation, facts, software, findings, load)
+    diagnosis = Diagnosis(topology, allocation, facts, software, findings, load, counters=read_counter_sources())
     saved = read_saved(diagnosis)
     return replace(diagnosis, findings=(*findings, *describe_damage(saved)), ceilings=saved.ceilings)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: "Console") -> None:
-    """Print the diagnosis in five sections, the findings last."""
+    """Print the diagnosis in six sections, the findings last."""
     from corewise.cli.render.ceilings import print_ceilings
 
     _print_section(console, "Machine", describe_machine(diagnosis.topology, diagnosis.facts))
     _print_section(console, "Allocation", describe_allocation(diagnosis.allocation, diagnosis.topology))
     _print_section(console, "Software", describe_software(diagnosis.software))
+    _print_section(console, "Counters", [(each.name, each.describe()) for each in diagnosis.counters])
     print_ceilings(diagnosis.ceilings, console)
     _print_findings(console, diagnosis.findings)
 

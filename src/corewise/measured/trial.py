@@ -22,8 +22,6 @@ INFEASIBLE = "infeasible"
 NO_EFFECT = "no-effect"
 NOT_NOW = "not-now"
 REFUSALS = (INFEASIBLE, NO_EFFECT, NOT_NOW)
-# Sources of instruction counts; auto takes hardware counters where the kernel provides them.
-COUNTER_CHOICES = ("auto", "perf", "cachegrind", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Protocol:
         min_sample_s: time spent sampling in each process.
         timeout_s: limit for one process, from start to result.
         start: "fork" from a warm parent or "fresh".
-        counters: the source of instruction counts, one of COUNTER_CHOICES.
+        counters: the source of instruction counts, one of COUNTER_CHOICES of probes/counter_names.py.
     """
 
     min_runs: int = 5

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from corewise.analysis.counter_columns import COUNTER_COLUMNS
 from corewise.analysis.efficiency import Efficiencies
 from corewise.analysis.groups import Group
 from corewise.analysis.phrases import (
@@ -137,6 +138,7 @@ def _build_figure_columns(
             _list_counts([len(record.disturbed) for record in group.records]),
         ),
         *_build_work_columns(group),
+        *_build_counter_columns(group),
         (Column(key="spread", title="±", kind="percent", hint=_HINTS["spread"]), _round_values(spread, 3)),
         (
             Column(key="step", title="step", kind="seconds", hint=_HINTS["step"]),
@@ -197,6 +199,17 @@ def _build_message_columns(group: Group) -> list[tuple[Column, list[Any]]]:
             Column(key="bus", title="bus GB/s", kind="number", unit="GB/s", hint=_HINTS["bus"]),
             _round_values(group.get_metric("bus_gbyte_per_s"), 4),
         ),
+    ]
+
+
+def _build_counter_columns(group: Group) -> list[tuple[Column, list[Any]]]:
+    """Return the columns of instruction counters; the caller drops those without values."""
+    return [
+        (
+            Column(key=column.metric, title=column.title, kind="number", hint=column.hint),
+            _round_values(group.get_metric(column.metric) / column.scale, 4),
+        )
+        for column in COUNTER_COLUMNS
     ]
 
 

@@ -18,13 +18,15 @@ from pathlib import Path
 
 from corewise.launch.environment import strip_controlled_variables
 from corewise.launch.supervision.supervised_command import SupervisedCommand
+from corewise.machine.counter_sources import VALGRIND_HINT, explain_missing_valgrind
 from corewise.measured.cache_sizes import Cache
 from corewise.measured.instruction_sets import build_isa_variables
 from corewise.measured.parameters import Device, Isa
+from corewise.measured.probes.counter_names import CACHEGRIND, NO_COUNTS
 from corewise.measured.trial import Trial, to_json
 from corewise.measured.worker.reduced_run import DONE_FILE
 from corewise.owned_files import build_owned_prefix
-from corewise.run.counter_metrics import CACHEGRIND, derive_metrics, find_pixels
+from corewise.run.counter_metrics import derive_metrics, find_pixels
 from corewise.run.plan import Plan
 from corewise.study.trial_run import TrialRun
 from corewise.text_format import format_memory
@@ -40,7 +42,6 @@ VALGRIND_BYTES = 3 << 30
 LINE_BYTES = 64
 # The ways of the simulated caches, before they are adapted to a number of sets that is a power of two.
 USUAL_WAYS = {"I1": 8, "D1": 8, "LL": 16}
-INSTALL_HINT = "install it, for example with `apt install valgrind` or `dnf install valgrind`"
 # The instruction sets that valgrind executes.
 COUNTABLE = (Isa.DEFAULT, Isa.SSE41, Isa.AVX2)
 # What would be simulated with these is the compiler, or the planning.
@@ -74,11 +75,6 @@ class CountRequest:
     limit_s: float = COUNT_LIMIT_S
 
 
-def explain_missing_valgrind() -> str:
-    """Explain why cachegrind cannot run here; empty if it can."""
-    return "" if shutil.which("valgrind") else f"valgrind is not on the PATH: {INSTALL_HINT}"
-
-
 def build_count_request(plan: Plan, trial: Trial, runs: Sequence[TrialRun], limit_s: float) -> CountRequest:
     """Collect what the count of a trial needs from its runs and its machine."""
     cpus = set(trial.ranks[0].cpus)
@@ -106,9 +102,9 @@ def count_with_cachegrind(request: CountRequest) -> CachegrindCount:
         counts = {name: (long[name] - short[name]) / num_steps for name in ("instructions", "llc_misses")}
         metrics = derive_metrics(CACHEGRIND, counts, long["samples_per_step"], request.pixels_per_sample)
     except CountFailure as problem:
-        return CachegrindCount({}, (f"no cachegrind counts: {problem}",))
+        return CachegrindCount({}, (f"{NO_COUNTS}{CACHEGRIND}: {problem}",))
     if not metrics:
-        return CachegrindCount({}, ("no cachegrind counts: the longer run did not execute more instructions",))
+        return CachegrindCount({}, (f"{NO_COUNTS}{CACHEGRIND}: the longer run did not execute more instructions",))
     steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
     shown = ", ".join(f"{name} {format_memory(size)}" for name, size in list_simulated_sizes(request.caches).items())
     note = (
@@ -255,7 +251,7 @@ class _CountRun:
         """Read the counts of the run and the samples of a step."""
         end = self._process.read_end()
         if end.problem:
-            raise CountFailure(f"valgrind cannot be started: {end.problem}; {INSTALL_HINT}")
+            raise CountFailure(f"valgrind cannot be started: {end.problem}; {VALGRIND_HINT}")
         done = self._folder / DONE_FILE.format(num_steps=self._num_steps)
         if end.code != 0 or not done.is_file():
             raise CountFailure(f"the run under valgrind ended with code {end.code}: {self._read_last_line()}")

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corewise.measured.probes.counter_names import PERF
 from corewise.measured.trial import RankResult, Trial
 
-PERF, CACHEGRIND = "perf", "cachegrind"
-SOURCES = (PERF, CACHEGRIND)
 # Counts of a whole sampling, which add up over ranks.
 COUNTED_METRICS = tuple(f"{PERF}_{name}" for name in ("instructions", "cycles", "llc_misses"))
 PIXELS_PER_MEGAPIXEL = 1e6

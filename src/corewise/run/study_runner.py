@@ -14,6 +14,7 @@ from typing import Protocol
 from corewise.errors import UserError
 from corewise.machine.foreign_load import measure_foreign_load
 from corewise.measured.parameters import Binding
+from corewise.measured.probes.counter_names import CACHEGRIND
 from corewise.measured.trial import NOT_NOW, RankResult, Trial, to_json, write_json_atomically
 from corewise.run.cachegrind_count import COUNT_LIMIT_S, CachegrindCount, build_count_request, count_with_cachegrind
 from corewise.run.duration_estimate import estimate_plan_s, estimate_run_s
@@ -356,7 +357,7 @@ class StudyRun:
     def _count_instructions(self, progress: TrialProgress) -> CachegrindCount | None:
         """Count a successful trial with cachegrind, if the study asks for it."""
         trial, runs = progress.trial, progress.runs
-        if trial.protocol.counters != "cachegrind" or any(run.status != "ok" for run in runs):
+        if trial.protocol.counters != CACHEGRIND or any(run.status != "ok" for run in runs):
             return None
         ends = [end for end in (self._deadline, self._stop_at) if end is not None]
         limit_s = min([COUNT_LIMIT_S, *(end - time.monotonic() for end in ends)])

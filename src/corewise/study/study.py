@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from corewise.errors import UserError, suggest_nearest
-from corewise.measured.trial import COUNTER_CHOICES, Protocol
+from corewise.measured.probes.counter_names import COUNTER_CHOICES
+from corewise.measured.trial import Protocol
 from corewise.study.axes import AXES, MODES, RUNTIMES, AxisValue
 from corewise.study.built_in_studies import find_study, find_study_name
 from corewise.study.built_in_studies import list_studies as list_studies

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from corewise.analysis.counter_columns import NOTES_OF_SOURCES, CounterColumn, list_counter_columns
 from corewise.analysis.result_tables import ResultRow, ResultTable, UnmeasuredTrials
 from corewise.cli.render.scaling_table import draw_scaling
 from corewise.text_format import (
@@ -99,9 +100,19 @@ def _build_columns(table: ResultTable) -> list[_Column]:
         columns.insert(-3, _Column("eff.", _format_efficiency, drop=1))
     if any(row.fraction_of_ceiling is not None for row in table.rows):
         columns.insert(-3, _Column("% of ceiling", lambda row: format_percent(row.fraction_of_ceiling), drop=1))
+    counted = {name for row in table.rows for name in row.counters}
+    columns[-3:-3] = [_build_counter_column(column) for column in list_counter_columns(counted)]
     if table.mode == "infer":
         columns.insert(-3, _Column("p99", lambda row: format_duration(row.latency_p99_s), drop=2))
     return columns
+
+
+def _build_counter_column(column: CounterColumn) -> _Column:
+    def format_cell(row: ResultRow) -> str:
+        value = row.counters.get(column.metric)
+        return "-" if value is None else format_number(value / column.scale)
+
+    return _Column(column.short_title.replace(" ", "_"), format_cell, drop=1)
 
 
 def _draw_rows(console: Console, table: ResultTable) -> None:
@@ -173,6 +184,11 @@ def _draw_notes(console: Console, table: ResultTable) -> None:
     if any(each is not None for each in fractions):
         note = "% of ceiling: of the attainable rate at these flops per byte (corewise doctor --ceilings)."
         console.print(Text(note, "dim"))
+    counted = {name for row in table.rows for name in row.counters}
+    for source in dict.fromkeys(column.source for column in list_counter_columns(counted)):
+        console.print(Text(f"{source}: {NOTES_OF_SOURCES[source]}", "dim"))
+    for problem in table.missing_counts:
+        console.print(Text(clean_text(problem), style="yellow"))
     if any(row.ceilings_are_busy for row in table.rows):
         note = "Ceilings were measured on a busy machine: they are too low, and fractions too high."
         console.print(Text(note, style="yellow"))

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Mapping, Optional
 
 from corewise.measured.probes.counter_events import choose_events, read_processor
+from corewise.measured.probes.counter_names import NO_COUNTS, PERF
 from corewise.measured.probes.perf_events import (
     CYCLES,
     HARDWARE,
@@ -25,8 +26,6 @@ from corewise.measured.probes.perf_events import (
     open_event,
 )
 
-# Metrics of hardware counters begin with their source.
-SOURCE = "perf"
 _USER, _ALL = "user", "user and kernel"
 
 
@@ -64,14 +63,14 @@ class CounterProbe:
             self._migrations = EventSet([Event(SOFTWARE, MIGRATIONS)], tids, user_only=False)
         except EventsUnavailable:
             self._migrations_before = read_migrations(self._proc)
-        if self._choice in ("auto", "perf"):
+        if self._choice in ("auto", PERF):
             try:
                 self._open_hardware(tids)
             except EventsUnavailable as problem:
                 self._close_hardware()
                 self.facts["counters_reason"] = str(problem)
-                if self._choice == "perf":
-                    self.note = f"no hardware counters: {problem}"
+                if self._choice == PERF:
+                    self.note = f"{NO_COUNTS}{PERF}: {problem}"
         return self
 
     def __exit__(
@@ -95,7 +94,7 @@ class CounterProbe:
         else:
             self.metrics["cpu_migrations"] = max(0.0, read_migrations(self._proc) - self._migrations_before)
         counts = {name: each.read() for name, each in self._sets.items()}
-        self.metrics.update({f"{SOURCE}_{name}": count for name, count in counts.items() if count is not None})
+        self.metrics.update({f"{PERF}_{name}": count for name, count in counts.items() if count is not None})
         if self._sets:
             # The share of the time in which the PMU counted; below 1, counts are extrapolated.
             self.facts["perf_running_share"] = min(each.read_running_share() for each in self._sets.values())
@@ -112,7 +111,7 @@ class CounterProbe:
                 # Instructions per cycle are worth having without misses.
                 if name != "llc_misses":
                     raise
-        self.facts.update(counters=SOURCE, counters_scope=_USER if user_only else _ALL)
+        self.facts.update(counters=PERF, counters_scope=_USER if user_only else _ALL)
         if "llc_misses" in self._sets:
             self.facts["perf_miss_event"] = chosen.miss_event
 
