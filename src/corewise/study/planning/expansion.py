@@ -263,5 +263,5 @@ def _check_folders(study: Study) -> None:
     for folder in (*study.axes.get("data", ()), study.fixed.get("data", "synthetic")):
         if folder not in GENERATED_DATA and not os.path.isdir(str(folder)):
             raise UserError(
-                f"{study.find_origin('data')}: no such folder: {folder}; use images, `synthetic`, `labelled`"
+                f"{study.find_origin('data')}: no such folder: {folder}; use images, `synthetic` or `labelled`"
             )
