@@ -242,7 +242,7 @@ def _values(axis: Axis) -> str:
     if axis.value_type == "choice":
         return ", ".join(map(code, axis.choices))
     if axis.value_type != "count":
-        return {"flag": "`true`, `false`", "folder": "`synthetic` or a folder"}[axis.value_type]
+        return {"flag": "`true`, `false`", "folder": "`synthetic`, `labelled` or a folder"}[axis.value_type]
     keywords = [*axis.keywords, *(["null"] if axis.takes_null else [])]
     return ", ".join([f"whole number ≥ {axis.minimum}", *map(code, keywords)])
 

@@ -23,7 +23,9 @@ def _describe_values(axis: "Axis") -> list[str]:
     """Return the values that an axis accepts, as docs/study-files.md lists them."""
     if axis.value_type == "count":
         return [f"whole number ≥ {axis.minimum}", *axis.keywords, *(["null"] if axis.takes_null else [])]
-    return {"flag": ["true", "false"], "folder": ["synthetic", "a folder"]}.get(axis.value_type, list(axis.choices))
+    from corewise.measured.parameters import GENERATED_DATA
+
+    return {"flag": ["true", "false"], "folder": [*GENERATED_DATA, "a folder"]}.get(axis.value_type, list(axis.choices))
 
 
 def list_(as_json: JsonOption = False) -> None:

@@ -9,6 +9,8 @@ import dataclasses
 from enum import Enum
 from typing import Any, Mapping, Optional, Type
 
+# Values of `data` that are generated; any other value is a folder.
+GENERATED_DATA = ("synthetic", "labelled")
 # Marks a workload's own arguments among the keys of the flat mapping.
 ARGS_PREFIX = "args."
 
@@ -45,6 +47,14 @@ class Collectives(Choice):
     MPI = "mpi"
     NCCL = "nccl"
     GRPC = "grpc"
+    HOROVOD = "horovod"
+
+
+class LearningRateRule(Choice):
+    """Whether the learning rate grows with the number of samples of a step on all ranks."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
 
 
 class DType(Choice):
@@ -168,6 +178,7 @@ class TrialParameters:
     batch: int = 16
     batch_scope: BatchScope = BatchScope.PROCESS
     collectives: Collectives = Collectives.DEFAULT
+    learning_rate_rule: LearningRateRule = LearningRateRule.CONSTANT
     dtype: DType = DType.FLOAT32
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     execution: str = "eager"

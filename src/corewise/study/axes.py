@@ -19,6 +19,7 @@ from corewise.measured.parameters import (
     Freezing,
     HugePages,
     Isa,
+    LearningRateRule,
     MathKernels,
     MemoryFormat,
     MemoryPolicy,
@@ -140,6 +141,9 @@ AXES: Mapping[str, Axis] = {
         _define_count("batch", 16, "samples per step", 1, 10**9),
         _define_choice("batch_scope", BatchScope, "whether `batch` counts per process, per node or over all processes"),
         _define_choice("collectives", Collectives, "what carries messages between ranks; default: gloo, nccl on GPUs"),
+        _define_choice(
+            "learning_rate_rule", LearningRateRule, "whether the learning rate grows with the samples of all ranks"
+        ),
         _define_choice("dtype", DType, "number format of the computation"),
         _define_choice("memory_format", MemoryFormat, "layout of images and weights"),
         _define_choice("execution", EXECUTIONS, "how the model is executed"),
@@ -153,7 +157,7 @@ AXES: Mapping[str, Axis] = {
         _define_choice("huge_pages", HugePages, "whether memory is allocated in huge pages"),
         _define_choice("openmp", OpenMP, "OpenMP library loaded first"),
         _define_choice("wait_policy", WaitPolicy, "whether idle OpenMP threads spin"),
-        Axis("data", "folder", "synthetic", "synthetic, or a folder of images"),
+        Axis("data", "folder", "synthetic", "synthetic, labelled (generated classes), or a folder of images"),
         _define_count("loader_workers", 0, "processes that load images", 0, _MAX_CORES, keywords=COUNT_KEYWORDS),
         _define_flag("pinned_memory", "load images into pinned memory, which the GPU can copy from directly"),
         _define_choice("placement", PlacementPolicy, "how ranks are placed on cores"),
@@ -201,7 +205,7 @@ def read_axis_value(name: str, value: Any) -> AxisValue:
             raise ValueError(f"{name} is true or false, not {value!r}")
         return value
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is `synthetic` or a folder, not {value!r}")
+        raise ValueError(f"{name} is `synthetic`, `labelled` or a folder, not {value!r}")
     return value
 
 

@@ -6,6 +6,7 @@ from graphlib import CycleError
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from corewise.measured.parameters import GENERATED_DATA
 from corewise.study.axes import (
     AXES,
     CHOICE_VALUES,
@@ -121,7 +122,7 @@ class SectionReader:
             if key[0] == "fixed" and isinstance(given, list):
                 raise ValueError(f"fixed takes one value of {name}, not a list; move it to axes")
             value = read_axis_value(name, given)
-            if name == "data" and value != "synthetic":
+            if name == "data" and value not in GENERATED_DATA:
                 return self.resolve_path(str(value), key)
             return value
 

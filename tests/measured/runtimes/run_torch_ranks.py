@@ -51,6 +51,17 @@ def be_rank(rank: int, folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     results["weights_sum"] = float(sum(p.double().abs().sum() for p in job._module.parameters()))
     job.close()
 
+    job = prepare("shared", workload="resnet18", **SMALL, batch=4, collectives="shared", data="labelled")
+    results["shared_check"] = job.check().passed
+    for _ in range(3):
+        job.step()
+    results["shared_facts"] = {
+        name: job.read_facts()[name] for name in ("collectives_backend", "global_batch", "learning_rate")
+    }
+    results["shared_metrics"] = dict(job.collect_sampled_metrics(2))
+    results["shared_weights_sum"] = float(sum(p.double().abs().sum() for p in job._module.parameters()))
+    job.close()
+
     wrap, RankGroup.wrap = RankGroup.wrap, lambda self, module: module  # type: ignore[method-assign]
     job = prepare("forgetful", workload="resnet18", **SMALL, batch=4)
     results["check_without_averaging"] = job.check().passed

@@ -87,7 +87,7 @@ def test_not_a_number_fails_the_check() -> None:
         ({"workload": "resnet18"}, "resnet18 does not run on numpy; it runs on torch"),
         ({"size": 0}, "size must be a whole number"),
         ({"width": 3}, "matmul has no parameter 'width'"),
-        ({"batch": 1, "batch_scope": "global", "processes": 2}, "a global batch of 1 is too small for 2 processes"),
+        ({"batch": 1, "batch_scope": "global", "processes": 2}, "a global batch of 1 is not a multiple of 2 processes"),
     ],
 )
 def test_a_point_that_does_not_exist_is_infeasible_with_its_reason(

@@ -86,3 +86,26 @@ def test_replicas_know_nothing_of_each_other(two_ranks: tuple[Path, list[dict[st
         assert printed["replica_check"]
         assert printed["replica_independent"] is True
         assert printed["replica_vote"] is (printed["rank"] == 0)
+
+
+def test_shared_memory_carries_the_gradients_and_keeps_ranks_together(
+    two_ranks: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    first, second = two_ranks[1]
+    for printed in (first, second):
+        assert printed["shared_check"]
+        facts = printed["shared_facts"]
+        assert (facts["collectives_backend"], facts["global_batch"], facts["learning_rate"]) == ("shared", 8, 0.001)
+    assert first["shared_weights_sum"] == second["shared_weights_sum"]
+
+
+def test_every_rank_measures_where_the_time_of_its_steps_went(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    metrics = [printed["shared_metrics"] for printed in two_ranks[1]]
+    for of_rank in metrics:
+        assert set(of_rank) == {
+            *("compute_s", "input_s", "communication_s", "exposed_communication_s", "imbalance_s", "accuracy")
+        }
+        assert of_rank["communication_s"] > 0
+        assert of_rank["compute_s"] > of_rank["input_s"] >= 0
+    # In each step, one rank is the last and waits for nobody. Samples differ, the weights and their accuracy do not.
+    assert metrics[0]["accuracy"] == metrics[1]["accuracy"]

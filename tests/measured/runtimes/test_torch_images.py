@@ -68,10 +68,10 @@ def test_an_image_is_cut_to_its_centre_scaled_and_normalised(tmp_path: Path) -> 
 
 
 def test_every_image_is_seen_before_any_returns_and_ranks_share_them_out() -> None:
-    orders = [list(itertools.islice(EndlessOrder(6, rank, 2), 6)) for rank in range(2)]
+    orders = [list(itertools.islice(EndlessOrder(range(6), rank, 2), 6)) for rank in range(2)]
     assert sorted(orders[0][:3] + orders[1][:3]) == list(range(6))
     assert orders[0][3:] + orders[1][3:] != orders[0][:3] + orders[1][:3]
-    assert orders[0] == list(itertools.islice(EndlessOrder(6, 0, 2), 6))
+    assert orders[0] == list(itertools.islice(EndlessOrder(range(6), 0, 2), 6))
 
 
 @pytest.mark.parametrize("loader_workers", [0, 2])

@@ -243,7 +243,7 @@ def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path: Path) ->
         ("workload: toy\nfixed:\n  args.size: big", 3, "args.size needs a value like 8, not 'big'"),
         ("workload: toy\nfixed:\n  args.size: true", 3, "args.size needs a value like 8, not True"),
         ("workload: toy\nfixed:\n  args.kind: 3", 3, "args.kind needs a value like 'plain', not 3"),
-        ("workload: toy\nfixed:\n  data: nowhere", 3, "nowhere; use images or `synthetic`"),
+        ("workload: toy\nfixed:\n  data: nowhere", 3, "nowhere; use images, `synthetic` or `labelled`"),
     ],
 )
 def test_a_users_mistake_names_file_and_line(tmp_path: Path, text: str, line: int, expected: str) -> None:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,8 @@ class AttachedCollectives:
         backend: `shared`, or the name of the process group's backend, for example `gloo`.
         reason: why shared memory is not used; empty if it is.
         communication_s: the seconds that the helper thread has spent in reductions.
+        observer: if set, it is called for every bucket with the times of `perf_counter` at which its local gradients
+            were complete and at which it was averaged.
     """
 
     def __init__(self, backend: str, reason: str, reducer: Optional[SharedAllreduce], num_ranks: int) -> None:
@@ -40,8 +42,9 @@ class AttachedCollectives:
         self.num_ranks = num_ranks
         self.communication_s = 0.0
         self._process = os.getpid()
+        self.observer: Optional[Callable[[float, float], None]] = None
         self._reducer = reducer
-        self._tasks: queue.SimpleQueue[Optional[Tuple[Tensor, Any]]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Optional[Tuple[Tensor, Any, float]]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         if reducer is not None:
             # A rank that ends must not wait for reductions that no other rank takes part in.
@@ -73,7 +76,7 @@ class AttachedCollectives:
         raw: Any = torch.futures.Future()
         # An error must be raised in a callback: DDP does not recognize one that is set as the result.
         checked = raw.then(_raise_problem)
-        self._tasks.put((buffer, raw))
+        self._tasks.put((buffer, raw, time.perf_counter()))
         return checked
 
     def _reduce_buckets(self) -> None:
@@ -81,14 +84,17 @@ class AttachedCollectives:
             task = self._tasks.get()
             if task is None:
                 return
-            buffer, future = task
+            buffer, future, ready = task
             start = time.perf_counter()
             problem: Optional[Exception] = None
             try:
                 self._average_now(buffer)
             except Exception as error:
                 problem = error
-            self.communication_s += time.perf_counter() - start
+            done = time.perf_counter()
+            self.communication_s += done - start
+            if self.observer is not None:
+                self.observer(ready, done)
             future.set_result((buffer, problem))
             del task, buffer, future
 

@@ -143,6 +143,10 @@ class Job(abc.ABC):
         """Collect figures that the worker does not measure itself; called after sampling."""
         return {}
 
+    def collect_sampled_metrics(self, num_steps: int) -> Mapping[str, float]:
+        """Collect figures of the last steps; ranks that step together call it together."""
+        return {}
+
     def report_phases(self, report: Callable[[str], Any]) -> None:
         """Accept a function to report phases of long work after sampling."""
         return

@@ -353,6 +353,8 @@ def _sample_once(plan: RankPlan, job: Job, channel: Channel, before: _BeforeSamp
         "window_s": sampled.window_s,
         "window_samples": sampled.window_steps * job.samples_per_step,
     }
+    # Ranks that train together exchange figures here, so it comes before anything that may fail on one rank.
+    metrics.update(job.collect_sampled_metrics(sampled.num_steps))
     for name, loss in (("loss_first", before.first_loss), ("loss", job.read_loss())):
         if loss is not None:
             metrics[name] = loss

@@ -34,7 +34,10 @@ from corewise.trusted_paths import create_private_folder
 
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
-LOG_TAIL_BYTES = 4000
+LOG_TAIL_BYTES = 8000
+# The signal on which a rank writes the stacks of its threads to its log, and how long it may take to do so.
+STACK_SIGNAL = signal.SIGQUIT
+MAX_STACK_S, STACK_POLL_S = 2.0, 0.02
 # The exit code of a rank that could not write its result (EX_IOERR of sysexits.h).
 DISK_EXIT = 74
 
@@ -64,6 +67,12 @@ class RankHandle:
             stack.callback(os.close, death_fd)
             self.watched_fds.append(death_fd)
         return self.watched_fds
+
+    def request_stacks(self) -> None:
+        """Let the rank write the stacks of its threads to its log, also if it is stopped."""
+        for number in (STACK_SIGNAL, signal.SIGCONT):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self, category: str, reason: str) -> None:
         if self.wait_status is None and self.killed_for is None:
@@ -184,6 +193,7 @@ class Zygote:
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.enable(file=sys.__stderr__ or 2)
+        faulthandler.register(STACK_SIGNAL, file=sys.__stderr__ or 2, all_threads=True, chain=False)
         run_rank(plan, self._load_runtime, channel)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -287,9 +297,46 @@ def _has_succeeded(rank: RankHandle) -> bool:
 
 
 def kill_all(ranks: list[RankHandle], category: str, reason: str) -> None:
+    """Kill the ranks that still run; what they were doing is in their logs before."""
+    running = [rank for rank in ranks if not rank.gone]
+    stopped = [rank for rank in running if _is_stopped(rank.pid)]
+    _collect_stacks(running)
+    for rank in running:
+        was_stopped = "; it was stopped by a signal (SIGSTOP)" if rank in stopped else ""
+        rank.kill(category, reason + was_stopped)
+
+
+def _collect_stacks(ranks: list[RankHandle]) -> None:
+    """Wait until the logs of all ranks have the stacks of their threads, for a limited time."""
+    sizes = {rank.rank: _read_size(rank.log_file) for rank in ranks}
     for rank in ranks:
-        if not rank.gone:
-            rank.kill(category, reason)
+        rank.request_stacks()
+    deadline = time.monotonic() + MAX_STACK_S
+    while time.monotonic() < deadline:
+        time.sleep(STACK_POLL_S)
+        before, sizes = sizes, {rank.rank: _read_size(rank.log_file) for rank in ranks}
+        # A log that has grown and then rested is complete.
+        if sizes == before and all(map(_has_stacks, ranks)):
+            return
+
+
+def _read_size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def _has_stacks(rank: RankHandle) -> bool:
+    return "most recent call first" in _read_log_tail(rank.log_file)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(")", 1)[-1].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _kill_group(pid: int) -> None:

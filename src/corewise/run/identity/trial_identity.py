@@ -18,7 +18,13 @@ from corewise.run.machine_view import Host, Interpreter
 ID_LENGTH = 16
 # Parameters and protocol fields that were added after 0.1.0, with the value that all earlier trials had. At this
 # value they are left out of the hash, so that records from before they existed still count.
-ADDED_PARAMETERS: Mapping[str, Any] = {"nodes": 1, "collectives": "default", "isa": "default", "optimizer": "sgd"}
+ADDED_PARAMETERS: Mapping[str, Any] = {
+    "nodes": 1,
+    "collectives": "default",
+    "learning_rate_rule": "constant",
+    "isa": "default",
+    "optimizer": "sgd",
+}
 ADDED_PROTOCOL_FIELDS: Mapping[str, Any] = {"counters": "auto"}
 
 

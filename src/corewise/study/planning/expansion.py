@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corewise.errors import UserError
-from corewise.measured.parameters import TrialParameters
+from corewise.measured.parameters import GENERATED_DATA, TrialParameters
 from corewise.measured.workloads.base import Workload, list_axis_defaults
 from corewise.study.axes import AXES, AxisValue, Keyword, check_count, check_finite, order_by_dependency
 from corewise.study.planning.feasibility import FeasibilityContext, explain_infeasibility
@@ -279,5 +279,7 @@ def _find_workload(study: Study, name: str, find: FindWorkload) -> Workload | No
 
 def _check_folders(study: Study) -> None:
     for folder in (*study.axes.get("data", ()), study.fixed.get("data", "synthetic")):
-        if folder != "synthetic" and not os.path.isdir(str(folder)):
-            raise UserError(f"{study.find_origin('data')}: no such folder: {folder}; use images or `synthetic`")
+        if folder not in GENERATED_DATA and not os.path.isdir(str(folder)):
+            raise UserError(
+                f"{study.find_origin('data')}: no such folder: {folder}; use images, `synthetic` or `labelled`"
+            )

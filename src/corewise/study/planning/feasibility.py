@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corewise.measured.parameters import (
-    BatchScope,
+    GENERATED_DATA,
     Binding,
     Denormals,
     Device,
@@ -26,6 +26,7 @@ from corewise.study.axes import AXES
 from corewise.study.planning.feasibility_context import FeasibilityContext as FeasibilityContext
 from corewise.study.planning.feasibility_context import MachineView as MachineView
 from corewise.study.planning.feasibility_context import Rule
+from corewise.study.planning.training_rules import explain_training
 from corewise.study.planning.vendor_kernel_rules import check_isa, check_optimizer
 
 # CPU flags of /proc/cpuinfo with which oneDNN computes float32 products in reduced precision.
@@ -91,6 +92,8 @@ def _check_branches(params: TrialParameters, context: FeasibilityContext) -> Ite
 def _check_images(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
     """Check that settings for images are used with images."""
     for name in ("memory_format", "data"):
+        if name == "data" and params.data in GENERATED_DATA:
+            continue
         if not params.is_default(name) and _find_traits(params, context).takes_images is False:
             yield f"{name}: {getattr(params, name)} is for images; {params.workload} takes none"
 
@@ -115,13 +118,9 @@ def _check_cores(params: TrialParameters, context: FeasibilityContext) -> Iterat
     )
 
 
-def _check_batch(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
-    """Check that every process gets the same number of samples."""
-    num_sharing = {BatchScope.PROCESS: 1, BatchScope.NODE: params.processes, BatchScope.GLOBAL: params.num_ranks}
-    num_processes = num_sharing[params.batch_scope]
-    if params.batch % num_processes:
-        scope = "global batch" if params.batch_scope == BatchScope.GLOBAL else "batch per node"
-        yield f"a {scope} of {params.batch} is not a multiple of {num_processes} processes"
+def _check_training(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
+    """Check the batch of each process and the settings of data-parallel training."""
+    return explain_training(params, is_kernel=is_kernel(context.workload))
 
 
 def _check_nodes(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
@@ -222,8 +221,8 @@ def _check_gpu(params: TrialParameters, context: FeasibilityContext) -> Iterator
         return
     if params.device != Device.CUDA:
         yield "pinned_memory is for device: cuda; without a GPU nothing is copied"
-    elif params.data == "synthetic":
-        yield "pinned_memory has no effect: synthetic data are already on the GPU"
+    elif params.data in GENERATED_DATA:
+        yield f"pinned_memory has no effect: {params.data} data are already on the GPU"
 
 
 def _check_onednn(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
@@ -289,7 +288,7 @@ def _check_malleable(params: TrialParameters, context: FeasibilityContext) -> It
         return
     if params.device != Device.CPU:
         yield "execution: malleable changes the number of CPU threads; use device: cpu"
-    if params.mode == Mode.TRAIN and params.processes > 1:
+    if params.mode == Mode.TRAIN and params.num_ranks > 1:
         yield "execution: malleable trains in one process only; set processes: 1"
     if params.bind == Binding.CORE:
         yield "execution: malleable pins its own threads; leave bind: rank"
@@ -377,8 +376,8 @@ def _check_libraries(params: TrialParameters, context: FeasibilityContext) -> It
 
 
 def _check_loading(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
-    if params.loader_workers and params.data == "synthetic":
-        yield f"loader_workers: {params.loader_workers} has nothing to load: data is synthetic"
+    if params.loader_workers and params.data in GENERATED_DATA:
+        yield f"loader_workers: {params.loader_workers} has nothing to load: data is {params.data}"
 
 
 def _check_arguments(params: TrialParameters, context: FeasibilityContext) -> Iterator[str]:
@@ -409,7 +408,7 @@ RULES: tuple[Rule, ...] = (
     _check_branches,
     _check_images,
     _check_cores,
-    _check_batch,
+    _check_training,
     _check_nodes,
     _check_device,
     _check_int8,

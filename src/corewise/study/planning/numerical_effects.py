@@ -48,6 +48,7 @@ AXIS_EFFECTS: Mapping[str, EffectJudgement] = {
     "batch": EffectJudgement(_BATCH, "a step processes other samples"),
     "batch_scope": EffectJudgement(_BATCH, "a step processes other samples"),
     "collectives": EffectJudgement(_PRECISION, "gradients are summed in another order"),
+    "learning_rate_rule": EffectJudgement(_BATCH, "weights are updated with another learning rate"),
     "dtype": EffectJudgement(_LOWER, "fewer bits"),
     "memory_format": EffectJudgement(_PRECISION, "other kernels sum in another order"),
     "execution": EffectJudgement(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corewise.measured.parameters import GENERATED_DATA
 from corewise.measured.workloads.base import Traits
 from corewise.study.axes import AXES
 from corewise.study.planning.feasibility import MachineView
@@ -195,7 +196,7 @@ def _list_knobs(request: KnobRequest) -> Iterable[Knob]:
         if layout is not None:
             yield layout
     yield _build_knob("allocator", "memory is reused instead of returned to the kernel")
-    if request.fixed.get("data", "synthetic") != "synthetic":
+    if request.fixed.get("data", "synthetic") not in GENERATED_DATA:
         workers = tuple({"loader_workers": num} for num in (0, *LOADER_WORKERS))
         yield Knob("loader_workers", workers, "images are loaded while others are processed")
     if request.on_gpu:

@@ -13,7 +13,7 @@ import platform
 import re
 from typing import Mapping, cast
 
-from corewise.measured.parameters import Device, DType, MemoryFormat, Mode, TrialParameters
+from corewise.measured.parameters import GENERATED_DATA, Device, DType, MemoryFormat, Mode, TrialParameters
 from corewise.measured.runtimes.base import Job, RankContext
 from corewise.measured.runtimes.imported_runtime import ImportedRuntime
 from corewise.measured.runtimes.trial_params import require_point
@@ -44,7 +44,7 @@ class TorchRuntime(ImportedRuntime):
         from corewise.measured.runtimes.torch.modules.module_preparation import filter_deprecation_warnings
 
         needed = []
-        if params.execution == "compile" or (params.mode == Mode.TRAIN and params.processes > 1):
+        if params.execution == "compile" or (params.mode == Mode.TRAIN and params.num_ranks > 1):
             # DistributedDataParallel imports it as well, which takes a second.
             needed.append("torch._dynamo")
         if params.execution == "malleable":
@@ -57,7 +57,7 @@ class TorchRuntime(ImportedRuntime):
             needed.append("corewise.measured.runtimes.torch.kernels")
         elif params.dtype == DType.INT8:
             needed.append("corewise.accelerate.quantize.quantize_module")
-        if params.data != "synthetic":
+        if params.data not in GENERATED_DATA:
             needed.append("corewise.measured.runtimes.torch.modules.images")
         with filter_deprecation_warnings():
             for module in needed:

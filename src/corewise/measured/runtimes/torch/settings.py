@@ -42,6 +42,7 @@ class Settings:
     float32_precision: str = "default"
     pinned_memory: bool = False
     optimizer: str = "sgd"
+    collectives: str = "default"
     proofs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -84,6 +85,7 @@ def read_settings(params: TrialParameters, context: RankContext) -> Settings:
         float32_precision=params.float32_precision.value,
         pinned_memory=params.pinned_memory,
         optimizer=params.optimizer.value,
+        collectives=params.collectives.value,
     )
     if settings.dtype == "float16" and device.type == "cpu":
         raise Infeasible("float16 on a CPU: torch's CPU autocast to float16 has no fast operators; use bfloat16")
@@ -176,7 +178,7 @@ def find_device(name: str, context: RankContext) -> torch.device:
         return torch.device(name)
     if not torch.cuda.is_available():
         raise Infeasible("device cuda: torch sees no CUDA device on this machine")
-    device = torch.device("cuda", context.rank % torch.cuda.device_count())
+    device = torch.device("cuda", context.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
@@ -185,7 +187,7 @@ def _refuse_malleable(settings: Settings, params: TrialParameters) -> None:
     reason: Optional[str] = None
     if settings.device.type != "cpu":
         reason = "it supports only the CPU"
-    elif settings.training and params.processes > 1:
+    elif settings.training and params.num_ranks > 1:
         reason = "data-parallel processes exchange gradients during the backward pass; use one process"
     if reason is not None:
         raise Infeasible(f"execution malleable: {reason}")

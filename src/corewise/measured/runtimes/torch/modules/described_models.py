@@ -16,9 +16,11 @@ from torch.nn import functional
 from corewise.measured.parameters import MemoryFormat, TrialParameters
 from corewise.measured.runtimes.base import Infeasible, Job, RankContext
 from corewise.measured.runtimes.torch.modules.data_parallel import RankGroup
+from corewise.measured.runtimes.torch.modules.labelled_data import LabelledBatches
 from corewise.measured.runtimes.torch.modules.module_job import Batches, ModuleTask, build_job
 from corewise.measured.runtimes.torch.modules.network import build_network
 from corewise.measured.runtimes.torch.modules.numerical_check import CheckCase
+from corewise.measured.runtimes.torch.modules.optimizers import choose_learning_rate
 from corewise.measured.runtimes.torch.modules.synthetic_data import SyntheticBatches, draw_samples, place_batch
 from corewise.measured.runtimes.torch.settings import Settings
 from corewise.measured.runtimes.trial_params import compute_rank_batch, require_defaults
@@ -53,7 +55,7 @@ def prepare_model(model: LayeredModel, params: TrialParameters, context: RankCon
         batches=_build_batches(samples, params, batch, settings, context),
         batch=batch,
         loss=compute_training_loss,
-        learning_rate=LEARNING_RATE,
+        learning_rate=choose_learning_rate(params, LEARNING_RATE),
         build_case=lambda s, g: build_check_case(samples, batch, s, g),
     )
     return build_job(task, settings, RankGroup(context, settings))
@@ -146,7 +148,8 @@ def _describe_samples(model: LayeredModel, args: Mapping[str, Any], settings: Se
 
 def _refuse_unsupported(model: LayeredModel, params: TrialParameters) -> None:
     if not model.takes_images:
-        require_defaults(params, ("memory_format", "data"), f"{model.name} takes no images")
+        only_images = ("memory_format",) if params.data == "labelled" else ("memory_format", "data")
+        require_defaults(params, only_images, f"{model.name} takes no images")
     if model.concurrent and params.memory_format == MemoryFormat.BLOCKED:
         raise Infeasible("memory_format blocked: torch cannot join branches in oneDNN's blocked layout")
     if model.concurrent and params.interop_threads is not None and params.execution != "script":
@@ -160,6 +163,10 @@ def _build_batches(
     if params.data == "synthetic":
         seed = DATA_SEED + context.rank
         return SyntheticBatches(shape, batch, num_classes, settings, seed, samples.time_major, samples.id_limits)
+    if params.data == "labelled":
+        if samples.id_limits:
+            raise Infeasible(f"data labelled: {params.workload} takes ids, which have no pattern to learn")
+        return LabelledBatches(shape, batch, num_classes, settings, context, samples.time_major)
     from corewise.measured.runtimes.torch.modules.images import FolderImages
 
     folder, num_workers = params.data, params.loader_workers

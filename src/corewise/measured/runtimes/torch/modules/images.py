@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", 
 # Mean and standard deviation of ImageNet's color channels.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORDER_SEED = 5
+# Every tenth image is held out in training, if the folders give labels and there are enough images.
+HELD_OUT_STRIDE, MIN_IMAGES_TO_HOLD_OUT = 10, 20
+# Held-out images of all ranks together that are decoded to measure the accuracy.
+MAX_HELD_OUT = 256
 
 
 class FolderImages:
@@ -45,11 +49,20 @@ class FolderImages:
     ) -> None:
         files = find_images(folder)
         labels = label_by_folder(files, num_classes, folder)
-        self._folder, self._num_images, self._settings = folder, len(files), settings
+        self._folder, self._num_images, self._settings, self._batch = folder, len(files), settings, batch
         self._cached = read_into_page_cache(files)
+        trained: Sequence[int] = range(len(files))
+        held_out = range(0)
+        if settings.training and len(set(labels)) > 1 and len(files) >= MIN_IMAGES_TO_HOLD_OUT:
+            held_out = range(HELD_OUT_STRIDE - 1, len(files), HELD_OUT_STRIDE)
+            trained = [index for index in trained if index not in held_out]
+        self._decoded = DecodedImages(files, labels, shape[-1])
+        # Every rank takes the same number, so that all of them gather equally many accuracies.
+        num_own = min(len(held_out), MAX_HELD_OUT) // context.num_ranks
+        self._held_out = held_out[context.rank :: context.num_ranks][:num_own]
         self._stream = _open_stream(
-            DecodedImages(files, labels, shape[-1]),
-            EndlessOrder(len(files), context.rank, context.num_ranks),
+            self._decoded,
+            EndlessOrder(trained, context.rank, context.num_ranks),
             batch,
             num_workers,
             settings.pinned_memory,
@@ -67,10 +80,20 @@ class FolderImages:
             return inputs, None
         return inputs, labels.to(self._settings.device, non_blocking=self._settings.pinned_memory)
 
+    def list_held_out(self) -> Sequence[Tuple[Tuple[Tensor], Tensor]]:
+        """Decode the held-out images of this rank; empty if there are none."""
+        batches: List[Tuple[Tuple[Tensor], Tensor]] = []
+        for start in range(0, len(self._held_out), self._batch):
+            samples = [self._decoded[index] for index in self._held_out[start : start + self._batch]]
+            images = self._settings.place(torch.stack([image for image, _ in samples]))
+            batches.append(((images,), torch.tensor([label for _, label in samples], device=self._settings.device)))
+        return batches
+
     def collect_facts(self) -> Mapping[str, Any]:
         return {
             "data": self._folder,
             "num_images": self._num_images,
+            "num_held_out_samples": len(self._held_out),
             "page_cache": "warm" if self._cached else "cold: the files exceed the free memory",
         }
 
@@ -104,18 +127,18 @@ class DecodedImages(Dataset[Tuple[Tensor, int]]):
 
 
 class EndlessOrder(Sampler[int]):
-    """Endless permutations of all images; each rank takes every num_ranks-th image of the same order."""
+    """Endless permutations of the images; each rank takes every num_ranks-th image of the same order."""
 
-    def __init__(self, num_images: int, rank: int, num_ranks: int) -> None:
-        self._num_images, self._rank, self._num_ranks = num_images, rank, num_ranks
+    def __init__(self, images: Sequence[int], rank: int, num_ranks: int) -> None:
+        self._images, self._rank, self._num_ranks = images, rank, num_ranks
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(ORDER_SEED)
         place = 0
         while True:
-            for index in torch.randperm(self._num_images, generator=generator).tolist():
+            for index in torch.randperm(len(self._images), generator=generator).tolist():
                 if place % self._num_ranks == self._rank:
-                    yield index
+                    yield self._images[index]
                 place += 1
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, Callable, Mapping, Optional, Protocol, Tuple, cast
+import statistics
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ from corewise.measured.runtimes.torch.modules.data_parallel import RankGroup
 from corewise.measured.runtimes.torch.modules.malleable_module import collect_width_facts, plan_for_inputs
 from corewise.measured.runtimes.torch.modules.module_preparation import configure_module, place_module
 from corewise.measured.runtimes.torch.modules.numerical_check import CheckCase, check_module, list_float_tensors
-from corewise.measured.runtimes.torch.modules.optimizers import build_optimizer, describe_optimizer
+from corewise.measured.runtimes.torch.modules.optimizers import build_optimizer
+from corewise.measured.runtimes.torch.modules.step_timeline import summarize_local_steps, summarize_shared_steps
 from corewise.measured.runtimes.torch.settings import (
     Settings,
     collect_gpu_facts,
@@ -42,6 +44,10 @@ class Batches(Protocol):
 
     def next(self) -> Tuple[Tuple[Any, ...], Any]:
         """Return the inputs of the next step and its targets."""
+        ...
+
+    def list_held_out(self) -> Sequence[Tuple[Tuple[Any, ...], Tensor]]:
+        """Return batches that are never trained on, with their labels; empty if the labels mean nothing."""
         ...
 
     def collect_facts(self) -> Mapping[str, Any]: ...
@@ -223,23 +229,26 @@ class TrainJob(ModuleJob):
 
     def __init__(self, task: ModuleTask, settings: Settings, group: RankGroup) -> None:
         super().__init__(task, settings, group)
-        self._loss_of = task.loss
+        self._loss_of, self._learning_rate = task.loss, task.learning_rate
+        self._timeline = group.timeline
         self._last_loss: Optional[Tensor] = None
         parameters = [p for p in self._module.parameters() if p.requires_grad]
         self._scaler: Optional[torch.amp.GradScaler] = None
         self.optimizer = build_optimizer(parameters, settings, task.learning_rate)
-        self._optimizer_facts = describe_optimizer(settings, task.learning_rate)
         if settings.device.type == "cuda":
             self._scaler = torch.amp.GradScaler("cuda", enabled=settings.dtype == "float16")
 
     def step(self) -> None:
+        self._timeline.begin_step()
         inputs, targets = self._batches.next()
+        self._timeline.mark_input()
         self.optimizer.zero_grad()
         with self._settings.autocast():
             outputs = self._configured(*inputs)
             loss = self._loss_of(outputs, targets)
         if self._scaler is None:
             loss.backward()  # type: ignore[no-untyped-call]
+            self._timeline.mark_backward()
             self.optimizer.step()
         else:
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -247,13 +256,53 @@ class TrainJob(ModuleJob):
             self._scaler.update()
         self._last_loss = loss.detach()
         self._settings.finish()
+        self._timeline.end_step()
         self._record_output_dtype(outputs)
-
-    def read_facts(self) -> Mapping[str, Any]:
-        return {**super().read_facts(), **self._optimizer_facts}
 
     def read_loss(self) -> Optional[float]:
         return None if self._last_loss is None else float(self._last_loss)
+
+    def read_facts(self) -> Mapping[str, Any]:
+        facts = {
+            **super().read_facts(),
+            "optimizer": self._settings.optimizer,
+            "learning_rate": self._learning_rate,
+            "global_batch": int(self.samples_per_step) * self._group.num_ranks,
+        }
+        if self._group.is_distributed:
+            facts["collectives_backend"] = self._group.backend
+            facts["num_buckets"] = self._timeline.num_buckets
+        return facts
+
+    def collect_sampled_metrics(self, num_steps: int) -> Mapping[str, float]:
+        """Return where the time of the steps went and, with labelled data, the accuracy on held-out samples."""
+        steps, group = self._timeline.take_last(num_steps), self._group
+        metrics = summarize_local_steps(steps)
+        if self._settings.device.type == "cuda" and group.is_distributed:
+            # The host's clock does not see when the GPU computes and when it communicates.
+            del metrics["compute_s"]
+        elif group.is_distributed:
+            metrics.update(summarize_shared_steps(steps, group.rank, group.gather))
+        accuracies = [
+            measure_accuracy(self._module, self._settings, inputs, labels)
+            for inputs, labels in self._batches.list_held_out()
+        ]
+        if accuracies:
+            metrics["accuracy"] = statistics.fmean(map(statistics.fmean, group.gather(accuracies)))
+        return metrics
+
+
+def measure_accuracy(module: nn.Module, settings: Settings, inputs: Tuple[Any, ...], labels: Tensor) -> float:
+    """Return the fraction of samples whose class the module predicts in evaluation mode."""
+    module.eval()
+    try:
+        with torch.no_grad(), settings.autocast():
+            outputs = module(*inputs)
+    finally:
+        module.train()
+    scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    predicted = (scores.squeeze(-1) > 0).long() if scores.shape[-1] == 1 else scores.argmax(dim=-1)
+    return float((predicted == labels).float().mean())
 
 
 def _explain_refusal(problem: RuntimeError, settings: Settings) -> Optional[Infeasible]:

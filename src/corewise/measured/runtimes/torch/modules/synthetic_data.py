@@ -5,7 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -55,6 +55,9 @@ class SyntheticBatches:
         self._turn += 1
         inputs = (self._inputs[self._turn % len(self._inputs)],)
         return inputs, None if self._labels is None else self._labels[self._turn % NUM_LABELLINGS]
+
+    def list_held_out(self) -> Sequence[Tuple[Tuple[Tensor], Tensor]]:
+        return ()
 
     def collect_facts(self) -> Mapping[str, Any]:
         return {"data": "synthetic", "num_distinct_batches": len(self._inputs)}

@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import random
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from corewise.measured.runtimes.base import Job, RankContext, WorkloadError
 from corewise.measured.runtimes.torch.modules.data_parallel import RankGroup
 from corewise.measured.runtimes.torch.modules.module_job import ModuleTask, build_job
 from corewise.measured.runtimes.torch.modules.numerical_check import CheckCase, list_float_tensors
+from corewise.measured.runtimes.torch.modules.optimizers import choose_learning_rate
 from corewise.measured.runtimes.torch.settings import Settings, collect_process_facts
 from corewise.measured.runtimes.trial_params import compute_rank_batch, require_defaults
 from corewise.measured.runtimes.user_steps import StepJob
@@ -39,16 +40,29 @@ def prepare_custom(params: TrialParameters, context: RankContext, settings: Sett
     made = build_custom(name, batch, params.mode.value, params.arguments)
     if isinstance(made, CustomStep):
         require_defaults(
-            params, ("dtype", "memory_format", "execution", "freezing", "data", "optimizer"), "a custom step decides it"
+            params,
+            (
+                "dtype",
+                "memory_format",
+                "execution",
+                "freezing",
+                "data",
+                "optimizer",
+                "collectives",
+                "learning_rate_rule",
+            ),
+            "a custom step decides it",
         )
         return StepJob(name, made, lambda: collect_process_facts(settings), settings.finish)
     require_defaults(params, ("data",), "a custom module brings its own inputs")
     made = _use_positions(name, made)
     _refuse_invalid(name, made, settings)
-    return _build_module_job(made, batch, context, settings)
+    return _build_module_job(made, batch, choose_learning_rate(params, LEARNING_RATE), context, settings)
 
 
-def _build_module_job(made: CustomModule, batch: int, context: RankContext, settings: Settings) -> Job:
+def _build_module_job(
+    made: CustomModule, batch: int, learning_rate: float, context: RankContext, settings: Settings
+) -> Job:
     inputs, targets = tuple(map(settings.place, made.inputs)), settings.place(made.targets)
 
     def build_case(settings: Settings, group: RankGroup) -> CheckCase:
@@ -66,7 +80,7 @@ def _build_module_job(made: CustomModule, batch: int, context: RankContext, sett
         )
 
     batches = FixedBatch(inputs, targets, describe_shapes(made), inspect_traits(made))
-    task = ModuleTask(made.module, batches, batch, compute_custom_loss, LEARNING_RATE, build_case)
+    task = ModuleTask(made.module, batches, batch, compute_custom_loss, learning_rate, build_case)
     return build_job(task, settings, RankGroup(context, settings))
 
 
@@ -92,6 +106,9 @@ class FixedBatch:
 
     def next(self) -> Tuple[Tuple[Any, ...], Any]:
         return self._batch
+
+    def list_held_out(self) -> Sequence[Tuple[Tuple[Any, ...], Tensor]]:
+        return ()
 
     def collect_facts(self) -> Mapping[str, Any]:
         facts: Dict[str, Any] = {"data": "given by the factory", "shapes": self._shapes, "traits": self._traits}
