@@ -208,7 +208,10 @@ def compare_scaling(running: list[RunningGroup]) -> list[dict[str, Any]]:
         reached = [gain / most for gain, most in zip(gained, allowed, strict=True)]
         rows.append(
             {
-                **{"kernel": kernel, "num_ranks": count, "backend": each.group.backend, "bound": bound},
+                "kernel": kernel,
+                "num_ranks": count,
+                "backend": each.group.backend,
+                "bound": bound,
                 "speedup": statistics.median(gained),
                 "allowed_speedup": statistics.median(allowed),
                 "reached": statistics.median(reached),
