@@ -29,6 +29,9 @@ KERNELS = {
     "cg": ("float64", {"size": 2048, "iterations": 3}, {"size": 64}),
     "cg csr": ("float64", {"matrix": "csr", "size": 56, "iterations": 3}, {"size": 6}),
     "cg matrix-free": ("float64", {"matrix": "matrix-free", "size": 128, "iterations": 3}, {"size": 6}),
+    "distributed_cg": ("float64", {"size": 2048, "iterations": 3}, {"size": 64}),
+    "distributed_fft": ("complex128", {"size": 2**22}, {"size": 2**12}),
+    "distributed_product": ("float32", {"size": 4096, "tile": 1024}, {"size": 64, "tile": 16}),
     "convolution": ("bfloat16", {"problem": "mb8ic64ih128oc64kh3ph1"}, {"problem": "mb1ic4ih8oc4kh3ph1"}),
     "matrix_product": ("float32", {"problem": "8x4096:4096x4096"}, {"problem": "2x2:2x2"}),
     "matrix_product of a batch": ("bfloat16", {"problem": "128x8x512:128x512x512"}, {"problem": "2x2x2:2x2x2"}),
@@ -38,6 +41,7 @@ ON_HOST_BYTES = {"fft in pieces": 2 * 2**22 * 16}
 # Starting a framework takes seconds, so each runs only the kernels that need the most memory.
 CHOSEN = [
     *((kernel, "numpy") for kernel in ("stream", "fft", "cg", "cg matrix-free")),
+    *((kernel, "numpy") for kernel in ("distributed_cg", "distributed_fft", "distributed_product")),
     ("gemm", "torch"),
     *((kernel, "torch") for kernel in ("convolution", "matrix_product", "matrix_product of a batch")),
     *(("convolution", runtime) for runtime in ("jax", "tensorflow")),

@@ -54,6 +54,18 @@ def test_twice_as_many_threads_stand_above_twice_as_many_gpus(paper: Publication
     assert "These are different quantities: they doubled GPUs" in table.caption
 
 
+def test_twice_as_many_processes_of_a_distributed_kernel_stand_above_twice_as_many_gpus(paper: Publication) -> None:
+    table = table_of(
+        *(kernel("distributed_cg", rate, processes=count) for count, rate in ((1, 10.0), (2, 18.0), (4, 27.0))),
+        publications=[paper],
+    )
+    gains = [(setting, value) for what, setting, value in own(table) if what.endswith("twice as many processes")]
+    assert [setting for setting, _ in gains] == ["1 to 2 processes", "2 to 4 processes"]
+    assert gains[0][1].startswith("1.80× (")
+    assert gains[1][1].startswith("1.50× (")
+    assert "K80, 4 to 8 GPUs, size 32768" in {row[2] for row in table.rows}
+
+
 def test_each_runtime_has_its_own_row_at_its_fastest_width(paper: Publication) -> None:
     rates = {("torch", 1): 12.0, ("torch", 2): 20.0, ("numpy", 1): 11.0, ("numpy", 2): 10.0}
     records = [

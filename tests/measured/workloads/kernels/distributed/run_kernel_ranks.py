@@ -4,6 +4,7 @@ Every rank of every group writes its results to FOLDER/GROUP-RANK.npz, with NUM_
 facts to a file of JSON next to it.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -94,6 +95,15 @@ class Rank:
         factors = run._product._factors
         return {matrix: read_matrix(getattr(factors, matrix)) for matrix in "abc"}
 
+    def read_refusal_of_separate_folders(self) -> str:
+        """Give every rank its own folder for the tiles of one product, as on nodes without a shared file system."""
+        own = self.folder / f"only-of-{self.context.rank}"
+        own.mkdir()
+        shared, self.context = self.context, dataclasses.replace(self.context, rendezvous=str(own))
+        refusal = self.read_refusal(SCENARIOS["product"])
+        self.context = shared
+        return refusal
+
     def read_refusal(self, scenario: tuple[str, str, dict[str, Any]]) -> str:
         try:
             self.prepare(scenario, "numpy")
@@ -123,6 +133,7 @@ def be_rank(rank: int, num_ranks: int, folder: Path) -> None:
             facts[f"{runtime} {name}"] = found
             values.update({f"{runtime} {name} {key}": array for key, array in arrays.items()})
     facts["refusals"] = {name: me.read_refusal(scenario) for name, scenario in REFUSALS.items()}
+    facts["refusals"]["product_in_separate_folders"] = me.read_refusal_of_separate_folders()
     me.messages.close()
     np.savez(folder / f"{num_ranks}-{rank}.npz", **values)
     (folder / f"{num_ranks}-{rank}.json").write_text(json.dumps(facts))

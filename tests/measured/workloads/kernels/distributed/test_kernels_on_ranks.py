@@ -149,6 +149,17 @@ def test_ranks_that_cannot_share_a_problem_are_refused(
         assert reason in refusals[scenario]
 
 
+def test_a_folder_that_is_not_shared_is_refused_before_anything_is_computed(results: Results) -> None:
+    (alone,) = results.list_facts(1, "refusals")
+    assert alone["product_in_separate_folders"] == ""
+    for num_ranks in (2, 3):
+        for rank, refusals in enumerate(results.list_facts(num_ranks, "refusals")):
+            reason = refusals["product_in_separate_folders"]
+            assert "is not shared by all ranks" in reason
+            assert "Name a folder on a shared file system in args.folder" in reason
+            assert (f"rank {rank} on " in reason) == (rank > 0)
+
+
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("scenario", ["product_in_an_unusable_folder", "cg_checkpoint_in_an_unusable_folder"])
 def test_an_unusable_folder_is_named_by_the_first_rank_and_ends_the_others(

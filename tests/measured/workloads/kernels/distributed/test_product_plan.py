@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from corewise.measured.workloads.kernels.distributed.product_plan import RankPlan, choose_team_size, plan_rank
+from corewise.measured.workloads.kernels.distributed.product_plan import ProductShare, choose_team_size, plan_rank
 from corewise.measured.workloads.kernels.distributed.rank_shares import split_evenly
 
 CASES = [
@@ -19,7 +19,7 @@ CASES = [
 ]
 
 
-def plan_all(shape: tuple[int, int, int], num_ranks: int, done: frozenset[tuple[int, int]]) -> list[RankPlan]:
+def plan_all(shape: tuple[int, int, int], num_ranks: int, done: frozenset[tuple[int, int]]) -> list[ProductShare]:
     return [plan_rank(shape, num_ranks, rank, 4, done) for rank in range(num_ranks)]
 
 

@@ -36,7 +36,7 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True)
-class RankPlan:
+class ProductShare:
     """The work of one rank: the products (row, column, k) in their order, and the stages after them."""
 
     team_size: int
@@ -61,7 +61,7 @@ def choose_team_size(shape: Tuple[int, int, int], num_ranks: int) -> int:
 
 def plan_rank(
     shape: Tuple[int, int, int], num_ranks: int, rank: int, num_held: int, done: Collection[Tile] = ()
-) -> RankPlan:
+) -> ProductShare:
     """Plan the products and stages of a rank.
 
     Args:
@@ -85,7 +85,7 @@ def plan_rank(
         # The last tiles of one product are the first of the next.
         depth = range(first, last) if len(steps) // (last - first) % 2 == 0 else range(last - 1, first - 1, -1)
         steps += [(*tile, k) for k in depth]
-    return RankPlan(size, tuple(steps), tuple(stages))
+    return ProductShare(size, tuple(steps), tuple(stages))
 
 
 def _iterate_tiles(shape: Tuple[int, int, int], height: int) -> Iterator[Tile]:

@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, Tuple
 import numpy as np
 
 from corewise.measured.runtimes.communication.communicator import Communicator
-from corewise.measured.workloads.kernels.distributed.product_plan import RankPlan, Stage
+from corewise.measured.workloads.kernels.distributed.product_plan import ProductShare, Stage
 from corewise.measured.workloads.kernels.tiled_product.factor_sources import Progress
 from corewise.measured.workloads.kernels.tiled_product.pipeline import (
     Factors,
@@ -90,7 +90,7 @@ class TeamMultiplication(TiledMultiplication):
         memory: TeamMemory,
         report: Progress,
         messages: Communicator,
-        plan: RankPlan,
+        plan: ProductShare,
     ) -> None:
         super().__init__(factors, arrays, pieces, memory, report)
         self._messages, self._plan, self._received = messages, plan, memory.received
