@@ -66,6 +66,9 @@ def test_two_hosts_on_a_network_pass_messages(tmp_path: Path) -> None:
         done = hosts.run(build_command(tmp_path, hosts.hostfile))
         assert done.returncode == 0, done.stderr
     check_records(tmp_path)
+    for record in read_records(tmp_path).values():
+        link, bus = record.metrics["link_gbyte_per_s"], record.metrics["bus_gbyte_per_s"]
+        assert record.metrics["fraction_of_link"] == pytest.approx(bus / link)
 
 
 def test_hosts_that_mpirun_cannot_reach_are_named_with_its_message(tmp_path: Path) -> None:

@@ -90,9 +90,12 @@ def _derive_workload_metrics(trial: Trial, metrics: Mapping[str, float]) -> dict
     if "step_s" not in metrics or is_custom(name):
         return {}
     try:
-        return dict(find_workload(name).derive_metrics(trial.params, metrics["step_s"]))
+        derived = dict(find_workload(name).derive_metrics(trial.params, metrics["step_s"]))
     except UnknownName:
         return {}
+    if metrics.get("link_gbyte_per_s") and "bus_gbyte_per_s" in derived:
+        derived["fraction_of_link"] = derived["bus_gbyte_per_s"] / metrics["link_gbyte_per_s"]
+    return derived
 
 
 def _list_core_notes(plan: Plan, trial: Trial) -> list[str]:

@@ -38,7 +38,8 @@ def own(table: Table) -> list[tuple[str, str, str]]:
 
 def test_every_application_of_the_study_has_published_figures(paper: Publication) -> None:
     stated = {name for figure in paper.figures for name in figure.workloads}
-    assert stated == set(load_study("papers/tensorflow-hpc").workloads)
+    # Pushing a vector to another task takes several ranks, so it has its own study.
+    assert stated == {*load_study("papers/tensorflow-hpc").workloads, *load_study("communication").workloads}
     assert all(figure.differs for figure in paper.figures)
 
 

@@ -44,12 +44,16 @@ class KernelJob(Job):
     def agree(self, flag: bool) -> bool:
         return flag if self._communicator is None else self._communicator.agree(flag)
 
+    def collect_metrics(self, expected_step_s: float) -> Mapping[str, float]:
+        return self.run.collect_metrics()
+
     def read_facts(self) -> Mapping[str, Any]:
-        """Read the facts of the framework and of the kernel; on a GPU also its clocks under load."""
+        """Read the facts of the framework and of the kernel; of a replica on a GPU also its clocks under load."""
         known = dict(self._facts())
         if self._communicator is not None:
             known.update(self._communicator.read_facts())
-        if "gpu_uuid" in known:
+        # Ranks that step together would stop after different numbers of steps.
+        if "gpu_uuid" in known and self._communicator is None:
             known.update(sample_clocks(self.run.step, str(known["gpu_uuid"])))
         return {**known, **self.run.read_facts()}
 
@@ -100,6 +104,7 @@ def prepare_kernel(
         float32_precision=params.float32_precision.value,
         num_ranks=context.num_local_ranks,
         communicator=communicator,
+        first_address=context.address,
     )
     try:
         return KernelJob(kernel.build(setup), facts, communicator)

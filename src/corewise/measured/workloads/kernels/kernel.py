@@ -28,6 +28,7 @@ class KernelSetup:
         num_ranks: Ranks that share the memory of this node.
         communicator: Passes messages among all ranks of the trial
             (corewise.measured.runtimes.communication.communicator.Communicator); None unless the kernel is distributed.
+        first_address: The address of the first node as other nodes reach it; empty on one node.
     """
 
     arrays: Any
@@ -39,6 +40,7 @@ class KernelSetup:
     float32_precision: str = "default"
     num_ranks: int = 1
     communicator: Any = None
+    first_address: str = ""
 
 
 class KernelRun(abc.ABC):
@@ -55,6 +57,10 @@ class KernelRun(abc.ABC):
     @abc.abstractmethod
     def read_facts(self) -> Mapping[str, Any]:
         """Return facts about the kernel, after warm-up."""
+
+    def collect_metrics(self) -> Mapping[str, float]:
+        """Return metrics that are known before sampling."""
+        return {}
 
     def collect_notes(self) -> Tuple[str, ...]:
         """Return sentences that a reader of the results should know."""
