@@ -1,7 +1,8 @@
 """Messages of the workload `communication` over MPI, compared with a loop in C over the same MPI, interleaved.
 
-Both sides pin each rank to one core and take turns in every round; the order alternates. The bandwidth of a round is the
-size over the median time of one operation, one way. Needs mpi4py, and mpicc and mpirun of the MPI that it is built for.
+Both sides pin each rank to one core and take turns in every round; the order alternates. The bandwidth of a round is
+the size over the median time of one operation, one way. Needs mpi4py, and mpicc and mpirun of the MPI that it is built
+for.
 
     python benchmarks/communication.py --rounds 11 --json OUT
 """
@@ -94,17 +95,12 @@ def main() -> None:
             for operation in OPERATIONS:
                 for size_bytes in options.sizes:
                     figure = figures.setdefault(f"{operation} {size_bytes}", {"loop_s": [], "workload_s": []})
-                    sides = [
-                        ("loop_s", lambda o=operation, s=size_bytes: time_loop(program, options.mpirun, cpus, o, s)),
-                        (
-                            "workload_s",
-                            lambda o=operation, s=size_bytes: time_workload(
-                                zygote, options.runtime, folder, cpus, o, s
-                            ),
-                        ),
-                    ]
-                    for side, measure in sides if number % 2 == 0 else reversed(sides):
-                        figure[side].append(measure())
+                    for side in ("loop_s", "workload_s") if number % 2 == 0 else ("workload_s", "loop_s"):
+                        if side == "loop_s":
+                            seconds = time_loop(program, options.mpirun, cpus, operation, size_bytes)
+                        else:
+                            seconds = time_workload(zygote, options.runtime, folder, cpus, operation, size_bytes)
+                        figure[side].append(seconds)
     print(describe_machine())
     print(f"{'':28}{'loop in C':>12}{'workload':>12}   bandwidth relative to the loop: median (quartiles of rounds)")
     for label, figure in figures.items():

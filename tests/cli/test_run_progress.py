@@ -21,3 +21,8 @@ def test_settings_are_named_as_a_study_writes_them() -> None:
     points = [Point(smt=False, interop_threads=None), Point(smt=True, interop_threads=2)]
     label = TrialLabels(points)  # type: ignore[arg-type]
     assert label(points[0].params.to_mapping()) == "matmul infer 1×2 batch 1 interop_threads=null smt=false"
+
+
+def test_messages_are_described_by_latency_and_bandwidth() -> None:
+    metrics = {"samples_per_s": 1e4, "latency_s": 2.5e-5, "gbyte_per_s": 4.467, "bus_gbyte_per_s": 4.467}
+    assert describe_outcome(made_record("0" * 16, metrics=metrics)) == "25.0 µs, 4.467 GB/s"

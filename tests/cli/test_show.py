@@ -334,3 +334,12 @@ def test_a_reason_that_points_at_a_mistake_keeps_its_lines(tmp_path):
     start = pointing.index("  unknown entry 'xh'")
     assert pointing[start + 1 : start + 3] == ["    ic3xh5", "       ^"]
     assert "  line one line two" in pointing
+
+
+def test_messages_have_columns_for_latency_and_both_bandwidths(tmp_path):
+    figures = {"latency_s": 2.5e-5, "gbyte_per_s": 4.5, "bus_gbyte_per_s": 6.75}
+    records = [replace(r, metrics={**r.metrics, **figures}) for r in scaling_records()]
+    text = shown(write_store(tmp_path / "store", *records), width=200)
+    for expected in ("latency", "bus GB/s", "25.0 µs", "6.750"):
+        assert expected in text
+    assert "Gflop/s" not in text

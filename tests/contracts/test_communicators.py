@@ -1,10 +1,11 @@
 """Every communicator fulfils the contract, among real ranks that are forked from one process."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ class CommunicatorContract:
     runtime: str
     backend: str
 
-    def run_ranks(self, need: Need, folder: Path, num_ranks: int, env: dict[str, str] | None = None) -> list[Any]:
+    def run_ranks(self, need: Need, folder: Path, num_ranks: int, before: Sequence[str] = ()) -> list[Any]:
         """Run the ranks, and return what each of them reports, in their order."""
         if self.backend == "mpi":
             need(shutil.which("mpirun") is not None, "mpirun")
-        command = [sys.executable, str(RANKS), self.runtime, self.backend, str(num_ranks), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=env)
+        command = [*before, sys.executable, str(RANKS), self.runtime, self.backend, str(num_ranks), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
         return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda each: int(each["rank"]))
 
@@ -70,6 +71,17 @@ class TestMpi(CommunicatorContract):
         for report in self.run_ranks(need, tmp_path, 2):
             assert report["facts"]["mpi_threads"] is True
             assert report["results"]["helper_thread"] is True
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("mount", ["-o size=1m", "-o ro"])
+    def test_without_room_in_shared_memory_the_trial_folder_is_used(
+        self, need: Need, tmp_path: Path, mount: str
+    ) -> None:
+        need(os.geteuid() == 0 and shutil.which("unshare") is not None, "root, to mount a small /dev/shm")
+        script = f'mount -t tmpfs {mount} tmpfs /dev/shm && exec "$@"'
+        reports = self.run_ranks(need, tmp_path, 2, before=["unshare", "-m", "sh", "-c", script, "sh"])
+        self.check_ranks(reports, 2)
+        assert reports[0]["facts"]["mpi_segments"] == str(tmp_path)
 
     @pytest.mark.slow
     def test_mpich_works_as_well(self, need: Need, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

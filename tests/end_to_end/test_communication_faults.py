@@ -1,4 +1,4 @@
-"""Ranks that pass messages: one is killed or stopped, memory is short, MPI is missing. Every case ends with a record."""
+"""Ranks that pass messages: one is killed or stopped, or MPI is missing. Every case ends with a record."""
 
 import os
 import signal

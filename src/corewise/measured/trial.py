@@ -39,7 +39,7 @@ class NodePart:
 
     Attributes:
         address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
-        hosts: The name of each node's host; empty on one node.
+        hosts: The name or address of each node's host; empty on one node.
     """
 
     node_rank: int = 0

@@ -40,7 +40,7 @@ def build_trial_record(
     if failed is not None:
         status = "skipped" if failed.kind in REFUSALS else "failed"
     metrics = {} if failed else compute_record_metrics(trial, progress.runs)
-    metrics |= _derive_workload_metrics(trial, metrics)
+    metrics |= derive_workload_metrics(trial, metrics)
     metrics |= compute_ceiling_metrics(trial, metrics, plan.ceilings)
     if count is not None:
         metrics |= count.metrics
@@ -94,15 +94,25 @@ def _build_base(plan: Plan, trial_id: str, status: str) -> Record:
     )
 
 
-def _derive_workload_metrics(trial: Trial, metrics: Mapping[str, float]) -> dict[str, float]:
+def derive_workload_metrics(trial: Trial, metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics that the workload itself derives from the time of a step."""
     name = trial.params.workload
     if "step_s" not in metrics or is_custom(name):
         return {}
     try:
-        return dict(find_workload(name).derive_metrics(trial.params, metrics["step_s"]))
+        derived = dict(find_workload(name).derive_metrics(trial.params, _compute_median_step_s(trial, metrics)))
     except UnknownName:
         return {}
+    if metrics.get("link_gbyte_per_s") and "bus_gbyte_per_s" in derived:
+        derived["fraction_of_link"] = derived["bus_gbyte_per_s"] / metrics["link_gbyte_per_s"]
+    return derived
+
+
+def _compute_median_step_s(trial: Trial, metrics: Mapping[str, float]) -> float:
+    """Return the step time that the record's bandwidth is based on, so that derived metrics agree with it."""
+    if metrics.get("gbyte_per_s", 0.0) > 0:
+        return trial.work["bytes_per_sample"] / (metrics["gbyte_per_s"] * 1e9)
+    return metrics["step_s"]
 
 
 def _list_core_notes(plan: Plan, trial: Trial) -> list[str]:

@@ -83,6 +83,8 @@ def test_mpich_lets_processes_connect_to_a_port() -> None:
 def test_the_launcher_of_the_run_does_not_confuse_mpirun() -> None:
     inside = {"PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "OMPI_MCA_ess": "x", "SLURM_JOB_ID": "7"}
     assert build_mpirun_environment(inside, is_one_machine=True) == {"PATH": "/bin"}
+    shell = {"OMPI_MCA_plm_rsh_agent": "/own/ssh"}
+    assert build_mpirun_environment({**inside, **shell}, is_one_machine=True) == {"PATH": "/bin", **shell}
     several = build_mpirun_environment(inside, is_one_machine=False)
     assert several == {"PATH": "/bin", "SLURM_JOB_ID": "7", "SLURM_OVERLAP": "1"}
 

@@ -84,7 +84,7 @@ class RankContext:
         references: a folder for references of numerical checks; empty if they are not kept.
         node_rank, num_nodes: the place of this node among those of the trial.
         address, port: where the first rank can listen, as every node reaches it; empty and 0 on one node.
-        hosts: the name of each node's host; empty on one node.
+        hosts: the name or address of each node's host; empty on one node.
     """
 
     rank: int

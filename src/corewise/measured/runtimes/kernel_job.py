@@ -105,6 +105,7 @@ def prepare_kernel(
         float32_precision=params.float32_precision.value,
         num_ranks=context.num_local_ranks,
         communicator=communicator,
+        first_address=context.address,
     )
     try:
         return KernelJob(kernel.build(setup), facts, communicator)

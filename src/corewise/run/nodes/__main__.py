@@ -6,6 +6,7 @@ from pathlib import Path
 
 from corewise.cluster import ClusterError, resolve
 from corewise.errors import UserError
+from corewise.measured.runtimes.mpi.mpirun_command import USER_PREFIXES
 from corewise.run.nodes.node_agent import serve_node
 
 # Variables that describe the launcher's one process per node. An MPI library inside a rank would take them for a job
@@ -30,7 +31,9 @@ def main() -> int:
     try:
         node_rank = resolve(os.environ).rank
         for name in list(os.environ):
-            if name.startswith(LAUNCHER_PREFIXES) or name in RANK_VARIABLES:
+            # The user's settings of MPI, such as its remote shell, also hold for ranks that use MPI.
+            is_of_launcher = name.startswith(LAUNCHER_PREFIXES) and not name.startswith(USER_PREFIXES)
+            if is_of_launcher or name in RANK_VARIABLES:
                 del os.environ[name]
         serve_node(node_rank, address, int(port), Path(secret_file))
     except (UserError, ClusterError) as problem:

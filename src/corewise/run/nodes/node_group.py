@@ -126,7 +126,7 @@ class NodeGroup:
         if len(nodes) > 1:
             port = int(self._ask(nodes[0], cmd="reserve").get("port", 0))
         address = nodes[0].greeting.address
-        hosts = [node.greeting.host.facts.hostname for node in nodes]
+        hosts = _list_hosts([node.greeting for node in nodes])
         for index, node in enumerate(nodes):
             part = NodePart(index, len(nodes), address, port, hosts) if len(nodes) > 1 else NodePart()
             if not node.channel.send(cmd="run", trial=to_json(trial), out=str(out_dir), part=asdict(part)):
@@ -319,6 +319,12 @@ def _read_answer(trial: Trial, index: int, node: _Node, answers: Mapping[int, Ma
 
 def _fail(rank: int, kind: str, reason: str) -> RankResult:
     return RankResult(status="failed", rank=rank, kind=kind, reason=reason)
+
+
+def _list_hosts(greetings: Sequence[Greeting]) -> list[str]:
+    """List the hosts as launchers know them: by name, or by address where several nodes have the same name."""
+    names = [greeting.host.facts.hostname for greeting in greetings]
+    return names if len(set(names)) == len(names) else [greeting.address for greeting in greetings]
 
 
 def _read_tail(log_file: Path) -> str:

@@ -27,6 +27,8 @@ FAMILY_NAMES: Mapping[str, Tuple[str, ...]] = {
 VERSION_LIMIT_S = 20.0
 # Variables of an outer mpirun, inside of which another one would refuse to start.
 NESTED_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL", "OMPI_")
+# Of those, settings of the user, which an outer mpirun passes on.
+USER_PREFIXES = (*(f"OMPI_MCA_{name}" for name in ("plm_", "oob_", "btl", "pml", "mtl", "coll")), "OMPI_ALLOW_")
 # On one machine, mpirun must not ask a batch system for nodes.
 BATCH_PREFIXES = ("SLURM_", "PBS_", "LSB_", "SGE_", "FLUX_")
 
@@ -145,7 +147,11 @@ def build_mpirun_environment(environment: Mapping[str, str], is_one_machine: boo
     """Build the environment of mpirun from that of a rank, whose own launcher must not confuse it."""
     is_nested = "OMPI_COMM_WORLD_RANK" in environment or "PMIX_RANK" in environment or "PMI_RANK" in environment
     dropped = (*(NESTED_PREFIXES if is_nested else ()), *(BATCH_PREFIXES if is_one_machine else ()))
-    kept = {name: value for name, value in environment.items() if not name.startswith(dropped)}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(dropped) or name.startswith(USER_PREFIXES)
+    }
     if not is_one_machine:
         # Newer versions of Slurm let a nested srun wait for ever unless it may share the allocation.
         kept.setdefault("SLURM_OVERLAP", "1")

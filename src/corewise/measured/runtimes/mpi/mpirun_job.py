@@ -6,8 +6,8 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-import pkgutil
 import select
 import signal
 import socket
@@ -19,6 +19,7 @@ from typing import Dict, List, Optional
 
 from corewise.measured.runtimes.base import Infeasible, NotNow, RankContext
 from corewise.measured.runtimes.communication.local_sockets import JOIN_LIMIT_S, is_own_peer, listen_locally, name_run
+from corewise.measured.runtimes.mpi import relay
 from corewise.measured.runtimes.mpi.mpirun_command import (
     MpiLibrary,
     build_mpirun_command,
@@ -66,9 +67,7 @@ class MpirunJob:
         self.program = find_mpirun(library)
         hosts = _list_hosts(context)
         is_one_machine = len(set(hosts)) == 1
-        code = pkgutil.get_data("corewise.measured.runtimes.mpi", "relay.py")
-        assert code is not None
-        relay = [sys.executable, "-I", "-S", "-c", code.decode(), name]
+        process = [sys.executable, "-I", "-S", "-c", inspect.getsource(relay), name]
         environment = build_mpirun_environment(os.environ, is_one_machine)
         if is_one_machine:
             # The folders of the job vanish with that of the trial.
@@ -76,7 +75,7 @@ class MpirunJob:
         parent_pid = os.getpid()
         with open(self._log, "wb") as log:
             self._mpirun = subprocess.Popen(
-                build_mpirun_command(library, self.program, hosts, relay, os.geteuid() == 0),
+                build_mpirun_command(library, self.program, hosts, process, os.geteuid() == 0),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

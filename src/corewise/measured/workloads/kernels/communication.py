@@ -17,6 +17,7 @@ import numpy as np
 
 from corewise.measured.parameters import Collectives, Device, TrialParameters
 from corewise.measured.runtimes.base import Check, Infeasible
+from corewise.measured.runtimes.communication.network_interface import read_link_gbyte_per_s
 from corewise.measured.workloads.base import Work
 from corewise.measured.workloads.kernels.kernel import Kernel, KernelRun, KernelSetup
 from corewise.measured.workloads.kernels.kernel_parameters import fill_defaults, read_choice, read_whole_number
@@ -180,7 +181,7 @@ class CommunicationRun(KernelRun):
     def __init__(self, setup: KernelSetup, name: str, num_elements: int, num_calls: int) -> None:
         self._arrays, self._communicator = setup.arrays, setup.communicator
         self._name, self._operation, self._num_calls = name, OPERATIONS[name], num_calls
-        self._num_elements = num_elements
+        self._num_elements, self._first_address = num_elements, setup.first_address
         self._rank, self._num_ranks = self._communicator.rank, self._communicator.num_ranks
         self._last = self._num_ranks - 1
         self.takes_part = not self._operation.is_pairwise or self._rank in (0, self._last)
@@ -216,6 +217,11 @@ class CommunicationRun(KernelRun):
 
     def read_facts(self) -> Mapping[str, Any]:
         return {"message_bytes": self._num_elements * ITEM_BYTES, "takes_part": self.takes_part}
+
+    def collect_metrics(self) -> Mapping[str, float]:
+        """Return the nominal rate of the link between the nodes, where it is known."""
+        rate = read_link_gbyte_per_s(self._first_address) if self._first_address else None
+        return {} if rate is None else {"link_gbyte_per_s": rate}
 
     def close(self) -> None:
         self._mine = self._other = None

@@ -28,6 +28,7 @@ class KernelSetup:
         num_ranks: Ranks that share the memory of this node.
         communicator: Passes messages among all ranks of the trial
             (corewise.measured.runtimes.communication.communicator.Communicator); None unless the kernel is distributed.
+        first_address: The address of the first node as other nodes reach it; empty on one node.
     """
 
     arrays: Any
@@ -39,6 +40,7 @@ class KernelSetup:
     float32_precision: str = "default"
     num_ranks: int = 1
     communicator: Any = None
+    first_address: str = ""
 
 
 class KernelRun(abc.ABC):
@@ -57,7 +59,7 @@ class KernelRun(abc.ABC):
         """Return facts about the kernel, after warm-up."""
 
     def collect_metrics(self) -> Mapping[str, float]:
-        """Return figures of the last steps that the worker does not measure; called after sampling."""
+        """Return figures that the worker does not measure; called after sampling."""
         return {}
 
     def collect_notes(self) -> Tuple[str, ...]:

@@ -6,19 +6,15 @@ Measured side: standard library and torch only, Python 3.9.
 from __future__ import annotations
 
 import datetime
-import fcntl
 import os
-import socket
-import struct
 from typing import Any
 
 import torch.distributed as dist
 
 from corewise.measured.runtimes.base import Infeasible, RankContext
+from corewise.measured.runtimes.communication.network_interface import find_interface
 
 RENDEZVOUS_FILE = "process-group"
-# The request that reads the IPv4 address of a network interface, from linux/sockios.h.
-SIOCGIFADDR = 0x8915
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -49,31 +45,3 @@ def _open_store(context: RankContext, limit: datetime.timedelta) -> Any:
     return dist.TCPStore(  # type: ignore[attr-defined]
         context.address, context.port, context.num_ranks, is_master=context.rank == 0, timeout=limit
     )
-
-
-def find_interface(address: str) -> str:
-    """Return the name of the network interface through which this host reaches an address.
-
-    Raises:
-        Infeasible: the address is not reachable, or no interface has the local address.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only chooses a route.
-            probe.connect((address, 9))
-        except OSError as problem:
-            raise Infeasible(f"this node has no route to the first node at {address}: {problem}") from problem
-        own = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            if _read_address(probe, name) == own:
-                return name
-    raise Infeasible(f"no network interface of this node has the address {own}; set GLOO_SOCKET_IFNAME")
-
-
-def _read_address(opened: socket.socket, interface: str) -> str:
-    request = struct.pack("256s", interface.encode()[:15])
-    try:
-        answer = fcntl.ioctl(opened.fileno(), SIOCGIFADDR, request)
-    except OSError:
-        return ""
-    return socket.inet_ntoa(answer[20:24])
