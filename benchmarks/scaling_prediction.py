@@ -2,8 +2,8 @@
 
 Published: the efficiencies of twelve trainings on three clusters (Ramirez-Gargallo 2020, table 13); 16 nodes are
 predicted from 1 to 8, and 8 from 1 to 4. Synthetic: step times with known costs and noise. `--store` adds the curves
-of a user's own records. The peers get the same figures: the efficiency of the last count carried forward, Amdahl's law, and the
-Universal Scalability Law (Gunther, 2007) by least squares.
+of a user's own records. The peers get the same figures: the efficiency of the last count carried forward, Amdahl's
+law, and the Universal Scalability Law (Gunther, 2007) by least squares.
 """
 
 import argparse
