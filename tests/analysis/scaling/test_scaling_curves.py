@@ -1,6 +1,7 @@
 """Scaling curves of synthetic clusters with known costs: efficiency, type of scaling, parts, cause, prediction."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -138,6 +139,25 @@ def test_ranks_that_time_no_parts_are_split_by_their_cpu_time() -> None:
     assert split.parts_s[StepPart.COMMUNICATION] == pytest.approx(split.step_s - 0.5, rel=0.05)
     assert curve.loss is not None
     assert curve.loss.cause is LossCause.NETWORK_BANDWIDTH
+
+
+def test_a_kernel_that_counts_all_its_communication_blames_the_network() -> None:
+    records = []
+    for record in train_on(replace(SLOW_LINK, hidden=0.0), (1, 2, 4)):
+        runs = []
+        for run in record.runs:
+            ranks = [{**rank, "metrics": keep_kernel_parts(rank.get("metrics", {}))} for rank in run["ranks"]]
+            runs.append({**run, "metrics": {**run["metrics"], **keep_kernel_parts(run["metrics"])}, "ranks": ranks})
+        params = {**record.params, "workload": "cg", "mode": "infer"}
+        metrics = {**record.metrics, "communication_s": 0.1}
+        records.append(replace(record, params=params, runs=tuple(runs), metrics=metrics, work={}))
+    [curve] = find_scaling_curves(group_of(*records))
+    assert curve.loss is not None
+    assert curve.loss.cause is LossCause.NETWORK
+
+
+def keep_kernel_parts(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name in ("compute_s", "communication_s")}
 
 
 def test_the_largest_count_is_held_out_and_predicted() -> None:

@@ -86,6 +86,11 @@ def _suggest_remedy(study: StudyEvidence, group: Group, curve: ScalingCurve, los
     if loss.cause is LossCause.NETWORK_LATENCY:
         larger = study.build_run_command(only, batches)
         return f"Give each step more work between two exchanges, for example a larger batch: {larger}."
+    if loss.cause is LossCause.NETWORK:
+        larger = study.build_run_command("args.size=16384,32768") if group.mode == "infer" else ""
+        return "Check that the ranks use the fast network (GLOO_SOCKET_IFNAME, or `--set collectives=mpi`)." + (
+            f" Otherwise give each rank more work: {larger}." if larger else ""
+        )
     if loss.cause is LossCause.EXCHANGE:
         other = study.build_run_command(only, "collectives=gloo,shared,mpi")
         return f"Compare what carries the messages, or use fewer processes with more threads: {other}."

@@ -25,7 +25,8 @@ class LossCause(Enum):
 
     NETWORK_BANDWIDTH = "bandwidth of the network between nodes"
     NETWORK_LATENCY = "latency of the network between nodes"
-    EXCHANGE = "exchange of gradients"
+    NETWORK = "network between nodes"
+    EXCHANGE = "exchange between ranks"
     IMBALANCE = "imbalance between ranks"
     INPUT = "loading of input"
     COMPUTE = "slower compute"
@@ -150,6 +151,11 @@ def _name_exchange(communication_s: float, is_cpu_bound: bool, facts: ExchangeFa
     """Name the limit of the exchange: the link, its latency, or the processors that reduce and copy."""
     if not facts.crosses_nodes:
         return LossCause.EXCHANGE
+    # False where the number of messages is unknown.
     if facts.num_messages * MESSAGE_S >= communication_s / 2:
         return LossCause.NETWORK_LATENCY
-    return LossCause.EXCHANGE if is_cpu_bound else LossCause.NETWORK_BANDWIDTH
+    if is_cpu_bound:
+        return LossCause.EXCHANGE
+    if math.isnan(facts.gradient_bytes):
+        return LossCause.NETWORK
+    return LossCause.NETWORK_BANDWIDTH
