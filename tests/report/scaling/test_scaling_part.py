@@ -84,6 +84,20 @@ def test_published_efficiencies_over_nodes_are_the_same_quantity(slow_link: Repo
     assert {row["series"] for row in chart.spec["datasets"]["published"]} >= {"Skylake, synthetic images"}
 
 
+@pytest.mark.parametrize(
+    ("workload", "figure"),
+    [
+        ("resnet34", "data-parallel training on 128 nodes"),
+        ("wide_resnet101_2", "data-parallel training on 128 nodes"),
+        ("alexnet", "shape and batch used on each node when scaling out"),
+    ],
+)
+def test_the_papers_figures_over_nodes_stand_next_to_ones_own(workload: str, figure: str, tmp_path: Path) -> None:
+    report = report_of(tmp_path, train_on(SLOW_LINK, (1, 2, 4), params={"workload": workload}))
+    [table] = [table for table in report.studies[0].tables if "published figures" in table.title]
+    assert any(str(row[0]).startswith(figure) for row in table.rows)
+
+
 def test_a_slow_rank_is_named_in_the_answers_and_the_finding(tmp_path: Path) -> None:
     report = report_of(tmp_path, train_on(Cluster(slow_rank=0.4), (1, 2, 4)))
     named = "the slowest rank is 3 on node 3 (n03)"
