@@ -174,9 +174,9 @@ def _build_spec(
     names = list(dict.fromkeys(label_curve(curve) for curve in curves))
     xs = [row["x"] for row in (*rows, *band)]
     # Intervals beyond this are cut at the edge of the chart.
-    top = _MAX_RATIO * max([row["y"] for row in (*rows, *band)])
-    ends = [row[n] for row in (*rows, *band) for n in ("y", "high") if row[n] is not None]
-    highest = min(top, max([*ends, *(point["y"] for point in ideal)]))
+    limit = max(_MAX_RATIO * max(row["y"] for row in (*rows, *band)), *(point["y"] for point in ideal))
+    ends = [row[n] for row in (*rows, *band, *ideal) for n in ("y", "high") if row.get(n) is not None]
+    highest = min(limit, max(ends))
     if y_title == "efficiency":
         highest = max(1.05, highest)
     x = build_x_axis(x_title, xs, log=len(set(xs)) > 2)
