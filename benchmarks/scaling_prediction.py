@@ -1,9 +1,10 @@
 """Predict the largest number of nodes from the smaller ones, on published tables, synthetic data and stores.
 
 Published: the efficiencies of twelve trainings on three clusters (Ramirez-Gargallo 2020, table 13); 16 nodes are
-predicted from 1 to 8, and 8 from 1 to 4. Synthetic: step times with known costs and noise. `--store` adds the curves of a user's own
-records. The peers get the same figures: the efficiency of the last count carried forward, Amdahl's law, and the
-Universal Scalability Law (Gunther, 2007) by least squares.
+predicted from 1 to 8, and 8 from 1 to 4. Synthetic: step times with known costs and noise. Measured: training
+on the threads of one machine (strong scaling), from a store of this repository. `--store` adds the curves
+of a user's own records. The peers get the same figures: the efficiency of the last count carried forward, Amdahl's
+law, and the Universal Scalability Law (Gunther, 2007) by least squares.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from corewise.stats.scaling_model import Scaling, check_largest_count
 
 ASKED_ERROR, ASKED_HALF_WIDTH = 0.10, 0.20
 TABLE = "tensorflow-hpc-clusters-2020.yaml"
+MEASURED = Path(__file__).resolve().parent / "data/xeon-16-cores/store"
 NUM_SYNTHETIC = 50
 SYNTHETIC_NOISE = 0.015
 TRUTHS: Mapping[str, tuple[Callable[[int], float], Scaling]] = {
@@ -76,6 +78,23 @@ def read_store(path: Path) -> Iterator[Case]:
                 samples = base.rate * base.step_s * growth
                 steps_s[point.count] = [samples / rate for rate in get_run_rates(group.records[point.trial])]
             yield Case(f"{path.name}, {group.workload_name}, {curve.unit}", steps_s, curve.scaling)
+
+
+def read_threads(path: Path) -> Iterator[Case]:
+    """Read training over threads: the same work on more cores, which share memory instead of a network."""
+    from corewise.analysis.columns import get_run_rates, split_by_number
+    from corewise.analysis.groups import group_records
+    from corewise.analysis.sources import read_sources
+
+    sources, _ = read_sources([path])
+    for group in group_records(sources):
+        if "threads" not in group.axes or "processes" in group.axes:
+            continue
+        counts = group.get_numbers("threads")
+        for places in split_by_number(group.index_without(("threads",))):
+            steps_s = {int(counts[i]): [1 / rate for rate in get_run_rates(group.records[i])] for i in places}
+            batch = int(group.get_numbers("batch")[places[0]])
+            yield Case(f"{group.workload_name}, batch {batch}, threads", steps_s, Scaling.STRONG)
 
 
 def drop_largest_count(case: Case) -> Case:
@@ -162,10 +181,11 @@ def main() -> None:
         "published": published,
         "published, up to 8": [drop_largest_count(case) for case in published],
         "synthetic": list(simulate()),
+        "measured, threads": list(read_threads(MEASURED)),
         "stores": [case for path in args.store for case in read_store(path)],
     }
     rows = {name: [row for row in map(evaluate, cases) if row is not None] for name, cases in groups.items()}
-    for row in (*rows["published"], *rows["stores"]):
+    for row in (*rows["published"], *rows["measured, threads"], *rows["stores"]):
         print(
             f"{row['case']:46} error {100 * float(row['error']):+6.1f} %, interval "
             f"±{100 * float(row['relative_half_width']):4.1f} %, {'covered' if row['is_covered'] else 'NOT covered'}"

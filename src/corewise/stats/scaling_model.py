@@ -24,7 +24,7 @@ from statistics import median
 
 import numpy as np
 
-from corewise.stats.quantiles import compute_t_tail
+from corewise.stats.quantiles import compute_t_quantile, compute_t_tail
 from corewise.stats.values import Values, compute_error_rate, compute_sample_variance, require_positive
 
 # A growth cannot be seen, and no error estimated, from fewer counts.
@@ -34,6 +34,8 @@ PRIOR_ERROR = 0.02
 PRIOR_DEGREES = 4.0
 # The standard deviation of a cost of the exchange before measuring, in steps of the base.
 PRIOR_COST = 0.5
+# The relative precision of a quantile.
+_PRECISION = 1e-6
 
 
 class Scaling(Enum):
@@ -137,15 +139,14 @@ class ScalingModel:
         """Predict the step time of a count."""
         if not self.candidates:
             raise ValueError(f"there is no model: {self.reason}")
-        centers, scales = [], []
-        for each in self.candidates:
+        centers = np.empty(len(self.candidates))
+        scales = np.empty(len(self.candidates))
+        for place, each in enumerate(self.candidates):
             row = _build_rows([count], each.terms, self.scaling, self.counts[0], each.level)[0]
-            center = float(row @ each.mean)
             # Overlap hides the exchange, not the compute.
-            center = max(center, float(row[0] * each.mean[0]))
-            spread = center**2 + float(row @ each.covariance @ row)
-            centers.append(center)
-            scales.append(math.sqrt(each.variance * spread))
+            centers[place] = max(float(row @ each.mean), float(row[0] * each.mean[0]))
+            spread = centers[place] ** 2 + float(row @ each.covariance @ row)
+            scales[place] = math.sqrt(each.variance * spread)
         alpha = compute_error_rate(self.confidence)
         middle, low, high = (self._find_quantile(centers, scales, p) for p in (0.5, alpha / 2, 1 - alpha / 2))
         floor = 1e-6 * middle
@@ -160,16 +161,16 @@ class ScalingModel:
                 total += each.weight * float(each.mean[names.index(term)])
         return total * self.base_s
 
-    def _find_quantile(self, centers: Sequence[float], scales: Sequence[float], p: float) -> float:
-        """Find the quantile of the mixture of all candidates by bisection."""
-        reach = 1e3 * max(scales)
-        low, high = min(centers) - reach, max(centers) + reach
-        for _ in range(80):
+    def _find_quantile(self, centers: Values, scales: Values, p: float) -> float:
+        """Find the quantile of the mixture of all candidates by bisection between their own quantiles."""
+        # All candidates were fitted to the same counts.
+        degrees = self.candidates[0].degrees
+        weights = np.array([each.weight for each in self.candidates])
+        own = centers + scales * compute_t_quantile(degrees, p)
+        low, high = float(own.min()), float(own.max())
+        while high - low > _PRECISION * abs(high):
             middle = (low + high) / 2
-            below = sum(
-                each.weight * _compute_t_probability(each.degrees, (middle - center) / scale)
-                for each, center, scale in zip(self.candidates, centers, scales, strict=True)
-            )
+            below = float(weights @ _compute_t_probabilities(degrees, (middle - centers) / scales))
             low, high = (middle, high) if below < p else (low, middle)
         return (low + high) / 2
 
@@ -279,7 +280,7 @@ def _estimate_median_error(values: Sequence[float]) -> float:
     return math.sqrt(math.pi / 2 * compute_sample_variance(logs) / logs.size)
 
 
-def _compute_t_probability(degrees: float, t: float) -> float:
+def _compute_t_probabilities(degrees: float, t: Values) -> Values:
     """Return P(T < t) for Student's t."""
-    tail = float(compute_t_tail(degrees, abs(t)))
-    return 1 - tail if t > 0 else tail
+    tails = compute_t_tail(degrees, np.abs(t))
+    return np.where(t > 0, 1 - tails, tails)

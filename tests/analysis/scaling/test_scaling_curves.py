@@ -1,6 +1,7 @@
 """Scaling curves of synthetic clusters with known costs: efficiency, type of scaling, parts, cause, prediction."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,8 @@ from tests.analysis.scaling.made_clusters import Cluster, train_on, without_part
 from tests.report.sample_trials import group_of, scaling, trial
 
 from corewise.analysis.scaling.scaling_curves import ScalingCurve, find_scaling_curves
-from corewise.analysis.scaling.scaling_loss import Cause
-from corewise.analysis.scaling.step_split import Part
+from corewise.analysis.scaling.scaling_loss import LossCause
+from corewise.analysis.scaling.step_split import StepPart
 from corewise.stats.scaling_model import Scaling
 
 NODES = (1, 2, 4, 8, 16)
@@ -21,7 +22,7 @@ def curve_of(cluster: Cluster, scope: str = "process", nodes: tuple[int, ...] = 
     return curve
 
 
-def name_cause(cluster: Cluster, scope: str = "process") -> Cause | None:
+def name_cause(cluster: Cluster, scope: str = "process") -> LossCause | None:
     loss = curve_of(cluster, scope).loss
     return None if loss is None else loss.cause
 
@@ -71,16 +72,16 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 @pytest.mark.parametrize(
     ("cluster", "cause"),
     [
-        (SLOW_LINK, Cause.NETWORK_BANDWIDTH),
-        (Cluster(latency_s=3e-4, compute_s=0.1), Cause.NETWORK_LATENCY),
-        (Cluster(slow_rank=0.4), Cause.IMBALANCE),
-        (Cluster(input_growth_s=0.05), Cause.INPUT),
-        (Cluster(compute_growth=0.1), Cause.COMPUTE),
+        (SLOW_LINK, LossCause.NETWORK_BANDWIDTH),
+        (Cluster(latency_s=3e-4, compute_s=0.1), LossCause.NETWORK_LATENCY),
+        (Cluster(slow_rank=0.4), LossCause.IMBALANCE),
+        (Cluster(input_growth_s=0.05), LossCause.INPUT),
+        (Cluster(compute_growth=0.1), LossCause.COMPUTE),
         # As fast as gloo itself is: the link is not the limit.
-        (Cluster(link_bytes_per_s=1e9, compute_s=0.2), Cause.EXCHANGE),
+        (Cluster(link_bytes_per_s=1e9, compute_s=0.2), LossCause.EXCHANGE),
     ],
 )
-def test_the_cause_of_lost_scaling_is_named(cluster: Cluster, cause: Cause) -> None:
+def test_the_cause_of_lost_scaling_is_named(cluster: Cluster, cause: LossCause) -> None:
     assert name_cause(cluster) is cause
 
 
@@ -108,14 +109,14 @@ def test_processes_of_a_node_do_not_blame_the_network() -> None:
     [curve] = find_scaling_curves(group_of(*records))
     assert curve.unit == "processes"
     assert curve.loss is not None
-    assert curve.loss.cause is Cause.EXCHANGE
+    assert curve.loss.cause is LossCause.EXCHANGE
 
 
 def test_records_without_ranks_say_that_the_cause_was_not_measured() -> None:
     [curve] = find_scaling_curves(group_of(*without_parts(train_on(SLOW_LINK, NODES))))
     assert curve.largest.split is None
     assert curve.loss is not None
-    assert curve.loss.cause is Cause.UNKNOWN
+    assert curve.loss.cause is LossCause.UNKNOWN
 
 
 def test_ranks_that_time_no_parts_are_split_by_their_cpu_time() -> None:
@@ -134,10 +135,29 @@ def test_ranks_that_time_no_parts_are_split_by_their_cpu_time() -> None:
     split = curve.largest.split
     assert split is not None
     assert split.is_estimated
-    assert split.parts_s[Part.COMPUTE] == pytest.approx(0.5, rel=0.02)
-    assert split.parts_s[Part.COMMUNICATION] == pytest.approx(split.step_s - 0.5, rel=0.05)
+    assert split.parts_s[StepPart.COMPUTE] == pytest.approx(0.5, rel=0.02)
+    assert split.parts_s[StepPart.COMMUNICATION] == pytest.approx(split.step_s - 0.5, rel=0.05)
     assert curve.loss is not None
-    assert curve.loss.cause is Cause.NETWORK_BANDWIDTH
+    assert curve.loss.cause is LossCause.NETWORK_BANDWIDTH
+
+
+def test_a_kernel_that_counts_all_its_communication_blames_the_network() -> None:
+    records = []
+    for record in train_on(replace(SLOW_LINK, hidden=0.0), (1, 2, 4)):
+        runs = []
+        for run in record.runs:
+            ranks = [{**rank, "metrics": keep_kernel_parts(rank.get("metrics", {}))} for rank in run["ranks"]]
+            runs.append({**run, "metrics": {**run["metrics"], **keep_kernel_parts(run["metrics"])}, "ranks": ranks})
+        params = {**record.params, "workload": "cg", "mode": "infer"}
+        metrics = {**record.metrics, "communication_s": 0.1}
+        records.append(replace(record, params=params, runs=tuple(runs), metrics=metrics, work={}))
+    [curve] = find_scaling_curves(group_of(*records))
+    assert curve.loss is not None
+    assert curve.loss.cause is LossCause.NETWORK
+
+
+def keep_kernel_parts(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name in ("compute_s", "communication_s")}
 
 
 def test_the_largest_count_is_held_out_and_predicted() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from corewise.analysis.scaling.step_split import Part, StepSplit
+from corewise.analysis.scaling.step_split import StepPart, StepSplit
 
 # A loss below this fraction of the step is not worth a finding.
 MIN_LOSS = 0.10
@@ -20,12 +20,13 @@ MESSAGE_S = 200e-6
 GLOO_BYTES_PER_S = 0.5e9
 
 
-class Cause(Enum):
+class LossCause(Enum):
     """What lost throughput is owed to."""
 
     NETWORK_BANDWIDTH = "bandwidth of the network between nodes"
     NETWORK_LATENCY = "latency of the network between nodes"
-    EXCHANGE = "exchange of gradients"
+    NETWORK = "network between nodes"
+    EXCHANGE = "exchange between ranks"
     IMBALANCE = "imbalance between ranks"
     INPUT = "loading of input"
     COMPUTE = "slower compute"
@@ -71,10 +72,10 @@ class ScalingLoss:
         base, split: the steps of the base and of the largest count.
     """
 
-    cause: Cause
+    cause: LossCause
     lost_s: float
     lost_share: float
-    grown_s: Mapping[Part, float]
+    grown_s: Mapping[StepPart, float]
     facts: ExchangeFacts
     attained_bytes_per_s: float = math.nan
     base: StepSplit | None = None
@@ -102,11 +103,11 @@ def find_scaling_loss(
     if not lost_share >= MIN_LOSS:
         return None
     if base is None or split is None:
-        return ScalingLoss(Cause.UNKNOWN, lost_s, lost_share, {}, facts)
+        return ScalingLoss(LossCause.UNKNOWN, lost_s, lost_share, {}, facts)
     grown_s = {part: seconds - work_share * base.parts_s.get(part, 0.0) for part, seconds in split.parts_s.items()}
     communication_s = split.communication_s
     if math.isnan(communication_s):
-        communication_s = split.parts_s.get(Part.COMMUNICATION, math.nan)
+        communication_s = split.parts_s.get(StepPart.COMMUNICATION, math.nan)
     attained = facts.sent_bytes / communication_s if communication_s > 0 else math.nan
     is_cpu_bound = _is_limited_by_cpu(base, split, work_share, grown_s, attained, facts)
     cause = _name_cause(grown_s, lost_s, communication_s, is_cpu_bound, facts)
@@ -117,7 +118,7 @@ def _is_limited_by_cpu(
     base: StepSplit,
     split: StepSplit,
     work_share: float,
-    grown_s: Mapping[Part, float],
+    grown_s: Mapping[StepPart, float],
     attained: float,
     facts: ExchangeFacts,
 ) -> bool:
@@ -126,26 +127,35 @@ def _is_limited_by_cpu(
         return False
     idle_s = split.idle_s - work_share * base.idle_s
     if not math.isnan(idle_s):
-        return idle_s < grown_s.get(Part.COMMUNICATION, 0.0) / 2
+        return idle_s < grown_s.get(StepPart.COMMUNICATION, 0.0) / 2
     return attained >= GLOO_BYTES_PER_S
 
 
 def _name_cause(
-    grown_s: Mapping[Part, float], lost_s: float, communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts
-) -> Cause:
-    causes_s = {part: seconds for part, seconds in grown_s.items() if part is not Part.OTHER and seconds > 0}
-    part = max(causes_s, key=lambda each: causes_s[each], default=Part.OTHER)
-    if part is Part.OTHER or causes_s[part] < max(MIN_SHARE * sum(causes_s.values()), MIN_SHARE_OF_ALL * lost_s):
-        return Cause.UNKNOWN
-    if part is Part.COMMUNICATION:
+    grown_s: Mapping[StepPart, float], lost_s: float, communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts
+) -> LossCause:
+    causes_s = {part: seconds for part, seconds in grown_s.items() if part is not StepPart.OTHER and seconds > 0}
+    part = max(causes_s, key=lambda each: causes_s[each], default=StepPart.OTHER)
+    if part is StepPart.OTHER or causes_s[part] < max(MIN_SHARE * sum(causes_s.values()), MIN_SHARE_OF_ALL * lost_s):
+        return LossCause.UNKNOWN
+    if part is StepPart.COMMUNICATION:
         return _name_exchange(communication_s, is_cpu_bound, facts)
-    return {Part.IMBALANCE: Cause.IMBALANCE, Part.INPUT: Cause.INPUT, Part.COMPUTE: Cause.COMPUTE}[part]
+    return {
+        StepPart.IMBALANCE: LossCause.IMBALANCE,
+        StepPart.INPUT: LossCause.INPUT,
+        StepPart.COMPUTE: LossCause.COMPUTE,
+    }[part]
 
 
-def _name_exchange(communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts) -> Cause:
+def _name_exchange(communication_s: float, is_cpu_bound: bool, facts: ExchangeFacts) -> LossCause:
     """Name the limit of the exchange: the link, its latency, or the processors that reduce and copy."""
     if not facts.crosses_nodes:
-        return Cause.EXCHANGE
+        return LossCause.EXCHANGE
+    # False where the number of messages is unknown.
     if facts.num_messages * MESSAGE_S >= communication_s / 2:
-        return Cause.NETWORK_LATENCY
-    return Cause.EXCHANGE if is_cpu_bound else Cause.NETWORK_BANDWIDTH
+        return LossCause.NETWORK_LATENCY
+    if is_cpu_bound:
+        return LossCause.EXCHANGE
+    if math.isnan(facts.gradient_bytes):
+        return LossCause.NETWORK
+    return LossCause.NETWORK_BANDWIDTH

@@ -7,7 +7,7 @@ from corewise.analysis.findings.scaling_findings import describe_slowest
 from corewise.analysis.groups import Group
 from corewise.analysis.phrases import describe_point, describe_task, describe_value, name_rate_unit
 from corewise.analysis.scaling.scaling_curves import ScalingCurve
-from corewise.analysis.scaling.scaling_loss import Cause
+from corewise.analysis.scaling.scaling_loss import LossCause
 from corewise.stats.scaling_model import MIN_COUNTS, Scaling
 from corewise.text_format import format_figure, format_fraction
 
@@ -40,13 +40,13 @@ def _describe_efficiency(group: Group, curve: ScalingCurve) -> str:
     if curve.loss is None:
         small = "the loss is not significant" if not last.efficiency_high < 1 else "little is lost"
         return f"{sentence}: {small}."
-    if curve.loss.cause is Cause.UNKNOWN:
+    if curve.loss.cause is LossCause.UNKNOWN:
         return f"{sentence}: {100 * curve.loss.lost_share:.0f} % of each step is lost, the cause was not measured."
     return f"{sentence}: most of the loss is owed to {_add_article(curve.loss.cause)}."
 
 
-def _add_article(cause: Cause) -> str:
-    return cause.value if cause in (Cause.IMBALANCE, Cause.COMPUTE) else f"the {cause.value}"
+def _add_article(cause: LossCause) -> str:
+    return cause.value if cause in (LossCause.IMBALANCE, LossCause.COMPUTE) else f"the {cause.value}"
 
 
 def _describe_prediction(group: Group, curve: ScalingCurve) -> Iterator[str]:

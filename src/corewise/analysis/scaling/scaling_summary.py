@@ -7,6 +7,7 @@ from typing import Any
 from corewise.analysis.groups import Group
 from corewise.analysis.scaling.scaling_curves import PredictedRate, ScalingCurve, ScalingPoint, find_scaling_curves
 from corewise.analysis.scaling.scaling_sentences import describe_curve
+from corewise.stats.scaling_model import ScalingModel, Term
 from corewise.text_format import round_significant
 
 
@@ -16,6 +17,7 @@ class ScalingCount:
 
     Attributes:
         parts_s: seconds of a step for each part that was measured.
+        hidden_share: the fraction of the communication that compute hides.
         slowest_rank: the rank that the others wait for, with its node and host.
     """
 
@@ -28,6 +30,7 @@ class ScalingCount:
     step_s: float | None
     parts_s: Mapping[str, float]
     is_estimated: bool
+    hidden_share: float | None
     slowest_rank: int | None
     slowest_node: int | None
     slowest_host: str | None
@@ -42,6 +45,7 @@ class ScalingSummary:
 
     Attributes:
         cause: what the loss at the largest count is owed to; None if the loss is small or not significant.
+        model_costs_s: the expected coefficient of each term of the fitted model; empty without a model.
         held_out_error: the relative error of predicting the largest count from the others.
     """
 
@@ -52,6 +56,7 @@ class ScalingSummary:
     counts: tuple[ScalingCount, ...]
     cause: str | None
     lost_share: float | None
+    model_costs_s: Mapping[str, float]
     held_out_error: float | None
     held_out_is_covered: bool | None
     sentences: tuple[str, ...]
@@ -74,10 +79,15 @@ def _summarize(group: Group, curve: ScalingCurve) -> ScalingSummary:
         counts=tuple(_build_count(n, measured.get(n), predicted.get(n)) for n in sorted({*measured, *predicted})),
         cause=None if curve.loss is None else curve.loss.cause.value,
         lost_share=None if curve.loss is None else round_significant(curve.loss.lost_share),
+        model_costs_s=_list_costs(curve.model),
         held_out_error=None if check is None else round_significant(check.error),
         held_out_is_covered=None if check is None else check.is_covered,
         sentences=tuple(describe_curve(group, curve)),
     )
+
+
+def _list_costs(model: ScalingModel) -> dict[str, float]:
+    return {} if model.reason else {term.value: float(f"{model.estimate_cost_s(term):.6g}") for term in Term}
 
 
 def _build_count(count: int, point: ScalingPoint | None, model: PredictedRate | None) -> ScalingCount:
@@ -101,6 +111,7 @@ def _build_count(count: int, point: ScalingPoint | None, model: PredictedRate | 
         step_s=step_s,
         parts_s={} if split is None else {part.value: float(f"{s:.6g}") for part, s in split.parts_s.items()},
         is_estimated=split is not None and split.is_estimated,
+        hidden_share=None if split is None else round_significant(split.hidden_share),
         slowest_rank=None if slowest is None else slowest.rank,
         slowest_node=None if slowest is None else slowest.node,
         slowest_host=None if slowest is None else slowest.host,

@@ -19,7 +19,7 @@ MAX_COMPETITION = 10.0
 _NOTHING = 1e-6
 
 
-class Part(Enum):
+class StepPart(Enum):
     """A part of the time of a step; the value is its name in sentences."""
 
     COMPUTE = "compute"
@@ -30,11 +30,11 @@ class Part(Enum):
 
 
 # The metric of each part in the results of a rank, in seconds per step.
-METRIC_OF_PART: Mapping[Part, str] = {
-    Part.COMPUTE: "compute_s",
-    Part.COMMUNICATION: "exposed_communication_s",
-    Part.IMBALANCE: "imbalance_s",
-    Part.INPUT: "input_s",
+METRIC_OF_PART: Mapping[StepPart, str] = {
+    StepPart.COMPUTE: "compute_s",
+    StepPart.COMMUNICATION: "exposed_communication_s",
+    StepPart.IMBALANCE: "imbalance_s",
+    StepPart.INPUT: "input_s",
 }
 # Kernels do not overlap communication with compute: all of it is exposed.
 _ALL_COMMUNICATION = "communication_s"
@@ -68,8 +68,8 @@ class StepSplit:
     """
 
     step_s: float
-    parts_s: Mapping[Part, float]
-    missing: tuple[Part, ...]
+    parts_s: Mapping[StepPart, float]
+    missing: tuple[StepPart, ...]
     communication_s: float = math.nan
     idle_s: float = math.nan
     is_estimated: bool = False
@@ -78,7 +78,7 @@ class StepSplit:
     @property
     def hidden_share(self) -> float:
         """The fraction of the communication that compute hides; NaN if unknown."""
-        exposed_s = self.parts_s.get(Part.COMMUNICATION, math.nan)
+        exposed_s = self.parts_s.get(StepPart.COMMUNICATION, math.nan)
         if not self.communication_s > 0:
             return math.nan
         return min(1.0, max(0.0, 1 - exposed_s / self.communication_s))
@@ -116,15 +116,15 @@ def split_step(record: Record) -> StepSplit | None:
         return _estimate_from_cpu_time(record, every, step_s)
     parts_s = {part: _combine(every, name) for part, name in METRIC_OF_PART.items()}
     communication_s = _combine(every, _ALL_COMMUNICATION)
-    if math.isnan(parts_s[Part.COMMUNICATION]):
-        parts_s[Part.COMMUNICATION] = communication_s
+    if math.isnan(parts_s[StepPart.COMMUNICATION]):
+        parts_s[StepPart.COMMUNICATION] = communication_s
     if len(every[0]) == 1:
-        for part in (Part.COMMUNICATION, Part.IMBALANCE):
+        for part in (StepPart.COMMUNICATION, StepPart.IMBALANCE):
             parts_s[part] = 0.0 if math.isnan(parts_s[part]) else parts_s[part]
     missing = tuple(part for part, seconds in parts_s.items() if math.isnan(seconds))
     known_s = {part: seconds for part, seconds in parts_s.items() if part not in missing}
     other_s = step_s - sum(known_s.values())
-    known_s[Part.OTHER] = other_s if other_s > _NOTHING * step_s else 0.0
+    known_s[StepPart.OTHER] = other_s if other_s > _NOTHING * step_s else 0.0
     slowest = find_slowest_rank([{r.rank: (r.own_s, r.node, r.host) for r in ranks} for ranks in every])
     return StepSplit(step_s, known_s, missing, communication_s, _measure_idle_s(every, step_s), slowest=slowest)
 
@@ -225,11 +225,11 @@ def _estimate_from_cpu_time(record: Record, runs: Sequence[Sequence[_RankStep]],
     other_s = rest_s if len(runs[0]) == 1 else min(rest_s, statistics.median(others_s))
     imbalance_s = min(slowest_s - compute_s, rest_s - other_s)
     parts_s = {
-        Part.COMPUTE: compute_s,
-        Part.COMMUNICATION: max(0.0, rest_s - other_s - imbalance_s),
-        Part.IMBALANCE: imbalance_s,
-        Part.OTHER: other_s,
+        StepPart.COMPUTE: compute_s,
+        StepPart.COMMUNICATION: max(0.0, rest_s - other_s - imbalance_s),
+        StepPart.IMBALANCE: imbalance_s,
+        StepPart.OTHER: other_s,
     }
     slowest = find_slowest_rank(busy)
     idle_s = _measure_idle_s(runs, step_s)
-    return StepSplit(step_s, parts_s, (Part.INPUT,), idle_s=idle_s, is_estimated=True, slowest=slowest)
+    return StepSplit(step_s, parts_s, (StepPart.INPUT,), idle_s=idle_s, is_estimated=True, slowest=slowest)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corewise.analysis.scaling.scaling_summary import ScalingCount, ScalingSummary
-from corewise.analysis.scaling.step_split import Part
+from corewise.analysis.scaling.step_split import StepPart
 from corewise.text_format import clean_text, format_duration, format_fraction, format_number, format_parameters
 
 
@@ -28,7 +28,7 @@ def draw_scaling(console: Console, summaries: Sequence[ScalingSummary]) -> None:
 
 def _build_table(summary: ScalingSummary) -> Table:
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    parts = [part for part in Part if any(part.value in each.parts_s for each in summary.counts)]
+    parts = [part for part in StepPart if any(part.value in each.parts_s for each in summary.counts)]
     is_modelled = any(each.predicted_samples_per_s is not None for each in summary.counts)
     headers = [summary.unit, "samples/s", "efficiency", "step", *(_shorten_part(part) for part in parts)]
     for header in [*headers, *(["model"] if is_modelled else [])]:
@@ -45,7 +45,7 @@ def _build_table(summary: ScalingSummary) -> Table:
     return drawn
 
 
-def _shorten_part(part: Part) -> str:
+def _shorten_part(part: StepPart) -> str:
     return part.value.replace("exposed communication", "exposed\ncomm.")
 
 

@@ -8,7 +8,7 @@ from corewise.analysis.groups import Group
 from corewise.analysis.phrases import describe_point, describe_task, describe_value, format_axis_title, name_rate_unit
 from corewise.analysis.scaling.scaling_curves import ScalingCurve
 from corewise.analysis.scaling.scaling_sentences import name_scaling
-from corewise.analysis.scaling.step_split import Part
+from corewise.analysis.scaling.step_split import StepPart
 from corewise.report.charts.chart_labels import describe_intervals, join_sentences
 from corewise.report.charts.chart_theme import (
     COLOURS,
@@ -30,11 +30,11 @@ from corewise.report.scaling.scaling_part import describe_split_source
 from corewise.text_format import format_fraction, format_list, round_significant, shorten
 
 _PART_COLOURS = {
-    Part.COMPUTE: COLOURS[0],
-    Part.COMMUNICATION: COLOURS[1],
-    Part.IMBALANCE: COLOURS[3],
-    Part.INPUT: COLOURS[4],
-    Part.OTHER: COLOURS[6],
+    StepPart.COMPUTE: COLOURS[0],
+    StepPart.COMMUNICATION: COLOURS[1],
+    StepPart.IMBALANCE: COLOURS[3],
+    StepPart.INPUT: COLOURS[4],
+    StepPart.OTHER: COLOURS[6],
 }
 _BAND_NOTE = "Shaded: the interval of the fitted model, also beyond the measured counts (dotted line)."
 # Whiskers and bands of very uncertain points would hide the others.
@@ -112,7 +112,7 @@ def build_split_chart(group: Group, curves: Sequence[ScalingCurve]) -> Chart | N
         if point.split is None:
             continue
         total_s = sum(point.split.parts_s.values()) or math.nan
-        for order, part in enumerate(Part):
+        for order, part in enumerate(StepPart):
             seconds = point.split.parts_s.get(part)
             if seconds is None:
                 continue
@@ -122,7 +122,7 @@ def build_split_chart(group: Group, curves: Sequence[ScalingCurve]) -> Chart | N
                 {"x": str(point.count), "y": round_significant(seconds), "series": part.value, "order": order}
                 | {"share": share}
             )
-    shown = [part for part in Part if part in parts]
+    shown = [part for part in StepPart if part in parts]
     last = curve.largest
     shares = [f"{row['series']} {row['share']}" for row in rows if row["x"] == str(last.count)]
     return Chart(
@@ -174,9 +174,9 @@ def _build_spec(
     names = list(dict.fromkeys(label_curve(curve) for curve in curves))
     xs = [row["x"] for row in (*rows, *band)]
     # Intervals beyond this are cut at the edge of the chart.
-    top = _MAX_RATIO * max([row["y"] for row in (*rows, *band)])
-    ends = [row[n] for row in (*rows, *band) for n in ("y", "high") if row[n] is not None]
-    highest = min(top, max([*ends, *(point["y"] for point in ideal)]))
+    limit = max(_MAX_RATIO * max(row["y"] for row in (*rows, *band)), *(point["y"] for point in ideal))
+    ends = [row[n] for row in (*rows, *band, *ideal) for n in ("y", "high") if row.get(n) is not None]
+    highest = min(limit, max(ends))
     if y_title == "efficiency":
         highest = max(1.05, highest)
     x = build_x_axis(x_title, xs, log=len(set(xs)) > 2)
@@ -194,17 +194,16 @@ def _build_spec(
     low.shorthand = "low:Q"
     model = create_chart("band").encode(x=x, color=colour)
     mine = create_chart().encode(x=x, color=colour)
+    ideal_line = create_chart("ideal").mark_line(strokeDash=[5, 4], strokeWidth=1.5, color=GREY, clip=True)
+    prediction = [
+        model.mark_area(opacity=0.15, clip=True).encode(y=low, y2="high:Q"),
+        model.mark_line(strokeDash=[1, 3], strokeWidth=1.5, clip=True).encode(y=y),
+    ]
+    # The first coloured layer gives the legend its look.
     layers = [
-        create_chart("ideal").mark_line(strokeDash=[5, 4], strokeWidth=1.5, color=GREY, clip=True).encode(x=x, y=y),
-        *(
-            [
-                model.mark_area(opacity=0.15, clip=True).encode(y=low, y2="high:Q"),
-                model.mark_line(strokeDash=[1, 3], strokeWidth=1.5, clip=True).encode(y=y),
-            ]
-            if band
-            else []
-        ),
+        ideal_line.encode(x=x, y=y),
         mine.mark_line(strokeWidth=2).encode(y=y),
+        *(prediction if band else []),
         mine.mark_rule(strokeWidth=1.5, clip=True).encode(y=low, y2="high:Q"),
         mine.mark_point(filled=True, size=75).encode(y=y, shape=encode_shape("series", "", names), tooltip=tips),
     ]
@@ -215,7 +214,7 @@ def _build_spec(
     return build_layered_spec(layers, data)
 
 
-def _build_split_spec(rows: Sequence[Mapping[str, Any]], parts: Sequence[Part], x_title: str) -> dict[str, Any]:
+def _build_split_spec(rows: Sequence[Mapping[str, Any]], parts: Sequence[StepPart], x_title: str) -> dict[str, Any]:
     import altair as alt
 
     names = [part.value for part in parts]

@@ -8,11 +8,11 @@ from corewise.analysis.groups import Group
 from corewise.analysis.phrases import describe_point, describe_task, format_axis_title, name_rate_unit
 from corewise.analysis.scaling.scaling_curves import ScalingCurve, ScalingPoint
 from corewise.analysis.scaling.scaling_sentences import describe_curve
-from corewise.analysis.scaling.step_split import Part
+from corewise.analysis.scaling.step_split import StepPart
 from corewise.report.report_model import Chart, Column, Table
 from corewise.text_format import format_list, round_significant
 
-_PART_KEYS = {part: f"part-{part.name.lower()}" for part in Part}
+_PART_KEYS = {part: f"part-{part.name.lower()}" for part in StepPart}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _list_figures(point: ScalingPoint | None) -> list[float | None]:
 
 def _list_parts(point: ScalingPoint | None) -> list[float | None]:
     parts_s = {} if point is None or point.split is None else point.split.parts_s
-    return [round_significant(parts_s.get(part)) for part in Part]
+    return [round_significant(parts_s.get(part)) for part in StepPart]
 
 
 def _name_slowest(point: ScalingPoint | None) -> str | None:
