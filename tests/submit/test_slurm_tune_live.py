@@ -36,7 +36,7 @@ def slurm(need: Callable[[bool, str], None], tmp_path: Path) -> Iterator[SlurmCl
 
 def build_command(folder: Path, *options: str) -> list[str]:
     store = ["--store", str(folder / "store"), "--on", "slurm"]
-    return [sys.executable, "-P", "-m", "corewise", "tune", *options[:1], *store, *options[1:]]
+    return [sys.executable, "-P", "-m", "corewise", "tune", *store, *options]
 
 
 def test_a_script_is_tuned_in_a_job_and_its_answer_printed(slurm: SlurmCluster, tmp_path: Path) -> None:
