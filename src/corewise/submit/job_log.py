@@ -50,11 +50,15 @@ class Job:
     def is_open(self) -> bool:
         return not self.ended_at
 
+    @property
+    def is_tuning(self) -> bool:
+        return self.study.startswith(TUNING)
+
     def describe(self) -> str:
         """Describe the job and its state in one line."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
         reason = f" ({self.reason})" if self.reason else ""
-        what = self.study if self.study.startswith(TUNING) else f"study {self.study}"
+        what = self.study if self.is_tuning else f"study {self.study}"
         return f"job {self.job_id} on {nodes}, {what}: {self.state.lower()}{reason}"
 
 

@@ -155,7 +155,8 @@ def follow_jobs(store: "Store", query_every_s: float, show: Callable[[str], None
 def describe_progress(progress: "JobProgress") -> str:
     """Describe a job and how many of its trials are done."""
     done = "" if progress.num_trials is None else f", {progress.num_done}/{progress.num_trials} trials"
-    done = ", nothing was left to do" if progress.num_trials == 0 else done
+    if progress.num_trials == 0:
+        done = "" if progress.job.is_tuning else ", nothing was left to do"
     return f"{progress.shown_job.describe()}{done}"
 
 
