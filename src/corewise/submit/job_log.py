@@ -6,7 +6,7 @@ processes can share a store on any file system.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class Job:
     @property
     def is_tuning(self) -> bool:
         return self.study.startswith(TUNING)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the job to plain JSON values, with its description as `text`."""
+        return {**asdict(self), "text": self.describe()}
 
     def describe(self) -> str:
         """Describe the job and its state in one line."""
