@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -155,6 +156,7 @@ def run_slurm(
     *,
     num_nodes: int = 2,
     cpus_per_node: int = 1,
+    gpus_per_node: int = 0,
     task_plugin: str = "task/none",
     extra: str = "",
     partitions: str = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
@@ -162,6 +164,7 @@ def run_slurm(
     """Start a cluster, yield it when its nodes are idle, and take it down.
 
     Args:
+        gpus_per_node: GPUs that Slurm hands out; the devices behind them are no GPUs.
         extra: Further lines of slurm.conf, such as `SlurmdTimeout=10`.
     """
     # Unix sockets need a short path, and munge one that everybody may pass through.
@@ -176,9 +179,17 @@ def run_slurm(
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         ports = _find_free_ports(num_nodes + 1)
         lines = [CONF.format(folder=folder, host=host, controller_port=ports[0], task_plugin=task_plugin), extra]
+        gres = f"Gres=gpu:{gpus_per_node}" if gpus_per_node else ""
+        if gpus_per_node:
+            lines.append("GresTypes=gpu")
+            files = [folder / f"gpu{index}" for index in range(gpus_per_node)]
+            for path in files:
+                # Slurm hands out character devices only; this one is /dev/null.
+                os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            (folder / "gres.conf").write_text("".join(f"Name=gpu File={path}\n" for path in files))
         lines += [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus_per_node} "
-            "RealMemory=1000 State=UNKNOWN"
+            f"RealMemory=1000 {gres} State=UNKNOWN"
             for node, port in zip(nodes, ports[1:], strict=True)
         ]
         cluster.conf.write_text("\n".join([*lines, partitions, ""]))

@@ -77,6 +77,14 @@ def test_gpus_that_slurm_gave_to_one_task_are_not_divided_again() -> None:
     assert job.jax_arguments()["local_device_ids"] == [0]
 
 
+def test_gpus_that_slurm_bound_to_one_task_without_saying_so_are_not_divided_again() -> None:
+    job = resolve({**SLURM, "SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "2,3"})
+    assert job.rank_gpus == ("2", "3")
+    shared = resolve({**SLURM, "SLURM_GPUS_ON_NODE": "4"})
+    assert shared.rank_gpus == ("2", "3")
+    assert not shared.has_own_gpus
+
+
 def test_mpi_names_no_other_hosts_so_they_are_given() -> None:
     job = resolve(OPENMPI)
     assert (job.source, job.rank, job.node_rank, job.hosts) == ("openmpi", 1, 1, ("", ""))
@@ -147,6 +155,26 @@ ENVIRONMENTS = [
     ),
     (
         {
+            "SLURM_PROCID": "9",
+            "SLURM_STEP_NUM_TASKS": "14",
+            "SLURM_STEP_NODELIST": "gpu[001-003,010],login2,rack7-n[5-6]",
+            "SLURM_STEP_TASKS_PER_NODE": "2(x4),1,3,2",
+            "CUDA_VISIBLE_DEVICES": "0,1,2",
+        },
+        {"chief": 1, "ps": 3, "worker": 10},
+    ),
+    (
+        {
+            "SLURM_PROCID": "5",
+            "SLURM_STEP_NUM_TASKS": "7",
+            "SLURM_STEP_NODELIST": "n[1,3-4]",
+            "SLURM_STEP_TASKS_PER_NODE": "4,2,1",
+            "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+        },
+        {"worker": 7},
+    ),
+    (
+        {
             "SLURM_PROCID": "0",
             "SLURM_STEP_NUM_TASKS": "1",
             "SLURM_STEP_NODELIST": "n7",
@@ -184,5 +212,8 @@ def test_the_cluster_specification_equals_that_of_tensorflow(need: Callable[[boo
     for (variables, jobs), (cluster, task, gpus) in zip(ENVIRONMENTS, theirs, strict=True):
         job = resolve(variables)
         assert job.tensorflow_cluster(jobs) == {"cluster": cluster, "task": task}
-        # TensorFlow divides by the fullest host; we by this host.
-        assert set(gpus.split(",")) <= set(job.rank_gpus)
+        if len(set(job.ranks_per_host)) == 1:
+            assert tuple(gpus.split(",")) == job.rank_gpus
+        else:
+            # TensorFlow divides by the fullest host; we by this host, so that its ranks use all GPUs.
+            assert len(gpus.split(",")) <= len(job.rank_gpus)

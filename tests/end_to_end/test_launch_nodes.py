@@ -185,6 +185,13 @@ def test_ranks_that_do_not_fit_on_a_node_are_refused_with_the_numbers(
     assert "Use fewer processes or threads" in done.stderr
 
 
+def test_a_program_that_does_not_exist_is_named(tmp_path: Path, need: Callable[[bool, str], None]) -> None:
+    require_launcher("openmpi", need)
+    done = run_command([*build_launch(tmp_path, "--launcher", "openmpi"), "/no/such/program"])
+    assert done.returncode == 127
+    assert "/no/such/program: no such file" in done.stderr
+
+
 @pytest.mark.parametrize("launcher", ["openmpi", "mpich"])
 def test_one_node_works(launcher: str, tmp_path: Path, need: Callable[[bool, str], None]) -> None:
     require_launcher(launcher, need)

@@ -116,7 +116,7 @@ def test_a_run_that_is_ended_leaves_no_agent_and_resumes(
     time.sleep(2)
     process.send_signal(number)
     process.wait(60)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while list_agents(tmp_path / "store") and time.monotonic() < deadline:
         time.sleep(0.1)
     assert list_agents(tmp_path / "store") == []

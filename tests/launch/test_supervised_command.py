@@ -112,3 +112,11 @@ def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
         owner.kill()
     assert len(pids) >= 2
     assert are_gone(pids)
+
+
+def test_a_keeper_that_is_killed_before_it_reads_its_request_counts_as_killed(tmp_path: Path) -> None:
+    command = start(tmp_path, "true")
+    # The keeper is still importing its modules; its end of the connection holds an unread request.
+    command._keeper.kill()
+    assert command.wait(60)
+    assert command.read_end().code == -signal.SIGKILL

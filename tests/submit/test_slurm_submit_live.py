@@ -77,6 +77,29 @@ def test_a_submitted_study_leaves_its_records(slurm: SlurmCluster, tmp_path: Pat
     assert json.loads(shown.stdout)["jobs"][0]["state"] == "COMPLETED"
 
 
+def test_json_lists_the_jobs(slurm: SlurmCluster, tmp_path: Path) -> None:
+    study, store = write_study(tmp_path, 2), tmp_path / "store"
+    done = slurm.run(build_command(study, store, "--json"))
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [job["state"] for job in shown["jobs"]] == ["COMPLETED"]
+    queued = json.loads(slurm.run(build_command(study, store, "--json", "--detach", "--quiet")).stdout)
+    (job,) = queued["jobs"]
+    assert int(job["job_id"]) > int(shown["jobs"][0]["job_id"])
+    slurm.run(["scancel", job["job_id"]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--report",), "type `corewise report`"), (("--hostfile", "hosts"), "Slurm chooses the hosts")],
+)
+def test_options_without_a_meaning_for_jobs_are_refused(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    command = build_command(write_study(tmp_path, 1), tmp_path / "store", *options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
 def test_what_a_cancelled_job_left_is_done_by_the_next_run(slurm: SlurmCluster, tmp_path: Path) -> None:
     study, store = write_study(tmp_path, 12, 0.3), tmp_path / "store"
     assert slurm.run(build_command(study, store, "--detach")).returncode == 0

@@ -36,12 +36,12 @@ def slurm(need: Callable[[bool, str], None], tmp_path: Path) -> Iterator[SlurmCl
 
 def build_command(folder: Path, *options: str) -> list[str]:
     store = ["--store", str(folder / "store"), "--on", "slurm"]
-    return [sys.executable, "-P", "-m", "corewise", "tune", *options[:1], *store, *options[1:]]
+    return [sys.executable, "-P", "-m", "corewise", "tune", *store, *options]
 
 
 def test_a_script_is_tuned_in_a_job_and_its_answer_printed(slurm: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    options = ("--budget", "20s", "--time", "5", "--output", "tuned.yaml")
+    options = ("--budget", "40s", "--time", "5", "--output", "tuned.yaml")
     done = slurm.run([*build_command(tmp_path, *options), "--", "python", "train.py"], timeout_s=240, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Type:" in done.stdout
@@ -60,7 +60,7 @@ def test_a_workload_is_tuned_in_a_job_as_json(slurm: SlurmCluster, tmp_path: Pat
 
 
 def test_a_tuning_that_fails_in_the_job_says_why(slurm: SlurmCluster, tmp_path: Path) -> None:
-    (tmp_path / "silent.py").write_text("print('nothing to see')\n")
+    (tmp_path / "silent.py").write_text("raise SystemExit('no data')\n")
     command = [*build_command(tmp_path, "--budget", "20s"), "--", "python", "silent.py"]
     done = slurm.run(command, timeout_s=240, cwd=tmp_path)
     assert done.returncode == 1

@@ -110,8 +110,12 @@ def run(
     if options is not None:
         from corewise.cli.submitting.submit_study import submit_study
 
+        _refuse_local_options(report or output is not None, hostfile)
         arguments = build_run_arguments(study, overrides, trust_environment, retry_failed)
-        raise typer.Exit(submit_study(study, overrides or [], arguments, store, options, detach=detach, quiet=quiet))
+        code = submit_study(
+            study, overrides or [], arguments, store, options, detach=detach, as_json=as_json, quiet=quiet
+        )
+        raise typer.Exit(code)
     limits = JobLimits(store, job, stop_at)
     if report or output:
         require_chart_packages("--report and -o")
@@ -171,6 +175,16 @@ def run(
             print(f"Report: {page}")
     if outcome.num_failed or skip_reasons:
         raise typer.Exit(SOME_FAILED)
+
+
+def _refuse_local_options(wants_page: bool, hostfile: Path | None) -> None:
+    """Raise a UserError for options that have no meaning for jobs."""
+    if wants_page:
+        raise UserError(
+            "--report and -o: not with --on slurm; type `corewise report` while the jobs run, or afterwards"
+        )
+    if hostfile is not None:
+        raise UserError(f"--hostfile {hostfile}: Slurm chooses the hosts; leave it out")
 
 
 def _list_skip_reasons(made: "Plan", record_store: "Store") -> dict[str, int]:

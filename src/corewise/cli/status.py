@@ -139,7 +139,7 @@ def read_state(store: "Store") -> StoreState:
         damage=tuple(
             {"file": str(d.file), "line": d.line, "offset": d.offset, "reason": d.reason} for d in result.damage
         ),
-        jobs=tuple({**asdict(job), "text": job.describe()} for job in JobLog(store.path).read_jobs()),
+        jobs=tuple(job.to_json() for job in JobLog(store.path).read_jobs()),
     )
 
 

@@ -101,6 +101,8 @@ def _resolve_slurm(env: Mapping[str, str], given: tuple[str, ...] | None) -> Clu
     node, local_rank = _locate_slurm_rank(env, rank, counts)
     job_id = ".".join(env[name] for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if env.get(name))
     gpus, own = _read_gpus(env, has_slurm_task_gpus=bool(env.get("SLURM_GPUS_PER_TASK")))
+    # Slurm does not always say that it bound GPUs to tasks. A task then sees fewer than its step has on this node.
+    own = own or 0 < len(gpus) < _read_count(env, "SLURM_GPUS_ON_NODE", default=0)
     return ClusterDescription("slurm", tuple(hosts), counts, rank, local_rank, node, gpus, own, job_id)
 
 

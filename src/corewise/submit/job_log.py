@@ -6,7 +6,7 @@ processes can share a store on any file system.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,19 @@ class Job:
     def is_open(self) -> bool:
         return not self.ended_at
 
+    @property
+    def is_tuning(self) -> bool:
+        return self.study.startswith(TUNING)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the job to plain JSON values, with its description as `text`."""
+        return {**asdict(self), "text": self.describe()}
+
     def describe(self) -> str:
         """Describe the job and its state in one line."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
         reason = f" ({self.reason})" if self.reason else ""
-        what = self.study if self.study.startswith(TUNING) else f"study {self.study}"
+        what = self.study if self.is_tuning else f"study {self.study}"
         return f"job {self.job_id} on {nodes}, {what}: {self.state.lower()}{reason}"
 
 

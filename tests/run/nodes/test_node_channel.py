@@ -90,7 +90,7 @@ def test_a_node_that_does_not_see_the_store_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_channel, "CONNECT_LIMIT_S", 0.1)
+    monkeypatch.setattr(node_channel, "REFUSED_LIMIT_S", 0.1)
     with open_listener() as listener:
         port = listener.getsockname()[1]
     with pytest.raises(UserError, match=f"does not reach the run at 127.0.0.1:{port}"):

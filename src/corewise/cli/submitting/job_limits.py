@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 POLL_HOST_S = 1.0
 # A run may exceed the time to stop by this much before it is interrupted.
 GRACE_S = 5.0
+# The signal that explains an error arrives within this time.
+SIGNAL_WAIT_S = 1.0
 
 
 class JobLimits:
@@ -42,6 +44,9 @@ class JobLimits:
             yield
         except UserError as problem:
             if self._reporting is not None:
+                # Slurm signals all processes of a job that it requeues or cancels at once. An error that another
+                # process of the job caused by its end must not count as the end of the job.
+                time.sleep(SIGNAL_WAIT_S)
                 self._reporting.close(str(problem))
             raise
 

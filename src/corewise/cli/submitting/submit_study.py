@@ -1,5 +1,6 @@
 """Submits a study to Slurm, follows its jobs in the store, and submits follow-up jobs while trials are missing."""
 
+import json
 import shlex
 import sys
 import time
@@ -34,6 +35,7 @@ def submit_study(
     options: ClusterOptions,
     *,
     detach: bool,
+    as_json: bool,
     quiet: bool,
 ) -> int:
     """Submit the jobs of a study and follow them; return the exit code."""
@@ -55,16 +57,20 @@ def submit_study(
     for job in submission.already_open:
         say(f"not submitted twice: {job.describe()}", quiet)
     by_purpose = {each.purpose: each for each in requests}
+    code = 0
     if detach:
         say(describe_detached(store, submission.jobs), quiet)
-        return 0
-    try:
-        return _follow(follower, submission, by_purpose, record_store, quiet)
-    except KeyboardInterrupt:
-        print(f"\ncorewise: {describe_detached(store, submission.jobs)}", file=sys.stderr)
-        return 0
-    finally:
-        log.close()
+    else:
+        try:
+            code = _follow(follower, submission, by_purpose, record_store, quiet or as_json)
+        except KeyboardInterrupt:
+            print(f"\ncorewise: {describe_detached(store, submission.jobs)}", file=sys.stderr)
+    log.close()
+    if as_json:
+        first = min(int(job.job_id) for job in submission.jobs)
+        jobs = [job for job in log.read_jobs() if job.purpose in by_purpose and int(job.job_id) >= first]
+        print(json.dumps({"store": str(store), "jobs": [job.to_json() for job in jobs]}))
+    return code
 
 
 def require_submittable(requests: Sequence["JobRequest"]) -> None:
@@ -155,7 +161,8 @@ def follow_jobs(store: "Store", query_every_s: float, show: Callable[[str], None
 def describe_progress(progress: "JobProgress") -> str:
     """Describe a job and how many of its trials are done."""
     done = "" if progress.num_trials is None else f", {progress.num_done}/{progress.num_trials} trials"
-    done = ", nothing was left to do" if progress.num_trials == 0 else done
+    if progress.num_trials == 0:
+        done = "" if progress.job.is_tuning else ", nothing was left to do"
     return f"{progress.shown_job.describe()}{done}"
 
 

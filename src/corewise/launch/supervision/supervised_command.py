@@ -72,8 +72,11 @@ class SupervisedCommand:
     def read_end(self) -> CommandEnd:
         """Read how the command ended, after it has ended."""
         if self._end is None:
-            with self._socket:
-                self._end = parse_command_end(self._socket.recv(1 << 16))
+            data = b""
+            # A keeper that is killed before it has read its request resets the connection.
+            with self._socket, suppress(ConnectionError):
+                data = self._socket.recv(1 << 16)
+            self._end = parse_command_end(data)
         return self._end
 
     def list_processes(self, depth: int = 0) -> list[int]:

@@ -19,8 +19,10 @@ CHALLENGE_BYTES = 32
 DIGEST_BYTES = 32
 # A peer that is reached must answer the challenge within this time.
 HANDSHAKE_S = 20.0
-# An agent may be started before the run listens, or while a switch learns its address.
+# A host may not be reached while a switch learns its address.
 CONNECT_LIMIT_S = 60.0
+# The run listens before any agent is started, so a port that refuses connections belongs to a run that has ended.
+REFUSED_LIMIT_S = 5.0
 RETRY_S = 0.2
 # A host that vanished is noticed after about a minute: idle seconds, seconds between probes, number of probes.
 KEEPALIVE = (30, 10, 3)
@@ -69,13 +71,14 @@ def accept_agent(listener: socket.socket, secret: bytes) -> Channel:
 
 def connect_to_run(address: str, port: int, secret: bytes) -> tuple[Channel, str]:
     """Connect to the run; return the channel and the address of this node that it was reached from."""
-    deadline = time.monotonic() + CONNECT_LIMIT_S
+    started = time.monotonic()
     while True:
         try:
             connection = socket.create_connection((address, port), timeout=HANDSHAKE_S)
             break
         except OSError as problem:
-            if time.monotonic() > deadline or isinstance(problem, socket.gaierror):
+            limit_s = REFUSED_LIMIT_S if isinstance(problem, ConnectionRefusedError) else CONNECT_LIMIT_S
+            if time.monotonic() - started > limit_s or isinstance(problem, socket.gaierror):
                 reason = problem.strerror or str(problem)
                 raise UserError(f"{os.uname().nodename} does not reach the run at {address}:{port}: {reason}") from None
             time.sleep(RETRY_S)
