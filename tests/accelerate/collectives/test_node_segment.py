@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corewise.accelerate.collectives.node_segment import SegmentServer, explain_missing_memory, receive_segment
+from corewise.accelerate.collectives.node_segment import SegmentServer, receive_segment
 from corewise.accelerate.unsupported import Unsupported
 
 STRANGER = 65534
