@@ -10,7 +10,7 @@ import corewise
 def test_dir_lists_the_public_names_and_nothing_else() -> None:
     names = {name for name in dir(corewise) if not name.startswith("__")}
     assert names == set(corewise.__all__)
-    assert {"malleable", "freeze", "tune", "report_progress"} <= names
+    assert {"malleable", "freeze", "tune", "report_progress", "collectives"} <= names
     assert "__version__" in dir(corewise)
 
 

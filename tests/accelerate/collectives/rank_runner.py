@@ -10,6 +10,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 KILLED = -9
+# Many ranks on two cores take a minute to import torch.
+MAX_RUN_S = 300
 
 
 def run_ranks(
@@ -39,7 +41,7 @@ def run_ranks(
         for rank in sorted(range(num_ranks), key=lambda rank: rank == lost_rank):
             if rank == lost_rank:
                 ranks[rank].kill()
-            errors[rank] = ranks[rank].communicate(timeout=120)[1].decode()
+            errors[rank] = ranks[rank].communicate(timeout=MAX_RUN_S)[1].decode()
     finally:
         for process in ranks:
             process.kill()

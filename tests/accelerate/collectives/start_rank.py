@@ -1,4 +1,4 @@
-"""Start one rank of a test: `start_rank CASE RANK NUM_RANKS FOLDER`; CASE is MODULE:FUNCTION, result in FOLDER/RANK.json."""
+"""Start a rank: `start_rank CASE RANK NUM_RANKS FOLDER`. CASE is MODULE:FUNCTION; the result is FOLDER/RANK.json."""
 
 import importlib
 import json

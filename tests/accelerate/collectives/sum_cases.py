@@ -19,7 +19,8 @@ def sum_sizes(rank: int, num_ranks: int, node: str | None = None) -> Any:
     reducer = SharedAllreduce(timeout_s=60, node=node)
     rows = []
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13), (torch.bfloat16, 0.05)):
-        for size in SIZES:
+        # Drawing the numbers of many ranks takes longer than summing them.
+        for size in SIZES if num_ranks < 4 else SIZES[:-1]:
             expected = sum(draw(other, size, dtype, size).double() for other in range(num_ranks))
             digests = set()
             for _ in range(2):

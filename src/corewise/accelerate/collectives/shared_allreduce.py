@@ -9,7 +9,7 @@ import ctypes
 import os
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -85,9 +85,10 @@ class SharedAllreduce:
         pids = [facts[rank][1] for rank in self._node_ranks]
         if self._chunk_bytes is None:
             self._chunk_bytes = choose_chunk_bytes(len(pids))
+        server, name = self._offer_segment(group)
         reason = ""
         try:
-            self._share_segment(group)
+            self._share_segment(server, name)
             self._open(pids)
         except (OSError, Unsupported) as problem:
             reason = str(problem)
@@ -108,25 +109,28 @@ class SharedAllreduce:
             return str(problem)
         return ""
 
-    def _share_segment(self, group: Optional[Any]) -> None:
+    def _offer_segment(self, group: Optional[Any]) -> Tuple[Optional[SegmentServer], str]:
+        """Create the segment on the first rank of each node; return its server, if any, and the name to ask for."""
         num_local = len(self._node_ranks)
         self._segment_bytes = int(self._library.corewise_segment_bytes(num_local, self._chunk_bytes))
-        server, name, reason = None, "", ""
+        server, reason = None, ""
         if self._local_rank == 0:
             reason = explain_missing_memory(self._segment_bytes)
             try:
                 server = None if reason else SegmentServer(self._segment_bytes)
-                name = server.name if server is not None else ""
             except OSError as problem:
-                reason = f"no shared segment can be created: {problem}"
-        offers = _gather((name, reason), group)
+                reason = f"no shared segment can be created: {problem.strerror or problem}"
+        offers = _gather((server.name if server is not None else "", reason), group)
         _raise_first([offer[1] for offer in offers])
+        return server, offers[self._node_ranks[0]][0]
+
+    def _share_segment(self, server: Optional[SegmentServer], name: str) -> None:
         wait_s = min(self._timeout_s, 60.0)
         if server is not None:
-            server.serve(num_local - 1, wait_s)
+            server.serve(len(self._node_ranks) - 1, wait_s)
             descriptor = server.descriptor
         else:
-            descriptor = receive_segment(offers[self._node_ranks[0]][0], wait_s)
+            descriptor = receive_segment(name, wait_s)
         self._segment = map_segment(descriptor, self._segment_bytes)
 
     def _open(self, pids: List[int]) -> None:
