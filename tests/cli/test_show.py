@@ -343,3 +343,51 @@ def test_messages_have_columns_for_latency_and_both_bandwidths(tmp_path):
     for expected in ("latency", "bus GB/s", "25.0 µs", "6.750"):
         assert expected in text
     assert "Gflop/s" not in text
+
+
+def with_counters(trial_id, threads, notes=(), **counters):
+    record = made_record(trial_id, params={"threads": threads})
+    return replace(record, metrics={**record.metrics, **counters}, notes=notes)
+
+
+def test_counters_have_columns_that_name_their_source(tmp_path):
+    counted = {"perf_instructions_per_sample": 2.5e8, "perf_ipc": 1.75, "cachegrind_mpki": 0.5}
+    store = write_store(tmp_path / "store", with_counters("aaaa", 1, **counted), with_counters("bbbb", 2))
+    text = shown(store, width=160)
+    assert {"250.0", "1.750", "0.5000"} <= set(row_of(text, "1"))
+    assert row_of(text, "2").count("-") >= 3
+    assert "perf: hardware counters" in text
+    assert "cachegrind: one rank on one thread, at most AVX2" in text
+    [table] = tables(store)
+    assert [row["counters"] for row in table["rows"]] == [counted, {}]
+
+
+def test_tables_without_counters_do_not_mention_them(scaling):
+    text = shown(scaling)
+    assert "perf" not in text
+    assert "cachegrind" not in text
+
+
+def test_counts_that_the_study_asked_for_are_missed_once_with_the_reason(tmp_path):
+    notes = ("no counts by perf: perf_event_paranoid is 4", "another note")
+    store = write_store(tmp_path / "store", with_counters("aaaa", 1, notes), with_counters("bbbb", 2, notes))
+    text = shown(store, width=160)
+    assert text.count("no counts by perf: perf_event_paranoid is 4") == 1
+    assert "another note" not in text
+    assert tables(store)[0]["missing_counts"] == [notes[0]]
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"counters": "none", "counters_reason": "no PMU"}, "perf: none: no PMU"),
+        (
+            {"counters": "perf", "counters_scope": "user", "perf_miss_event": "MISS", "perf_running_share": 0.5},
+            "perf: scope: user; misses: MISS; counted in 50",
+        ),
+    ],
+)
+def test_a_trial_says_how_it_was_counted(tmp_path, facts, line):
+    record = made_record("aaaa", runs=(made_run(0.5, ranks=[{"rank": 0, "cpus": [0], **facts}]),))
+    store = write_store(tmp_path / "store", record)
+    assert line in shown(store, "--trial", "aaaa", width=160)

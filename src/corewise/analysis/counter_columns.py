@@ -26,21 +26,30 @@ class CounterColumn:
     title: str
     short_title: str
     hint: str
+    unit: str = ""
     scale: float = 1.0
 
 
-# Name without source, title, short title, hint and scale.
+# Name without source, title, unit, short title, hint and scale.
 _QUANTITIES = (
-    ("instructions_per_sample", "10⁶ instructions/sample", "M instr./ sample", "executed instructions per sample", 1e6),
+    (
+        "instructions_per_sample",
+        "instructions",
+        "10⁶/sample",
+        "M instr./ sample",
+        "executed instructions per sample",
+        1e6,
+    ),
     (
         "instructions_per_megapixel",
-        "10⁹ instructions/megapixel",
+        "instructions",
+        "10⁹/megapixel",
         "G instr./ Mpixel",
         "executed instructions per million pixels of the input",
         1e9,
     ),
-    ("ipc", "IPC", "IPC", "instructions per cycle", 1.0),
-    ("mpki", "MPKI", "MPKI", "misses of the last cache level per thousand instructions", 1.0),
+    ("ipc", "IPC", "", "IPC", "instructions per cycle", 1.0),
+    ("mpki", "MPKI", "", "MPKI", "misses of the last cache level per thousand instructions", 1.0),
 )
 COUNTER_COLUMNS: tuple[CounterColumn, ...] = tuple(
     CounterColumn(
@@ -49,10 +58,11 @@ COUNTER_COLUMNS: tuple[CounterColumn, ...] = tuple(
         title=f"{title} ({source})",
         short_title=f"{source} {short}",
         hint=f"{hint}; {_HINTS_OF_SOURCES[source]}",
+        unit=unit,
         scale=scale,
     )
     for source in (PERF, CACHEGRIND)
-    for name, title, short, hint, scale in _QUANTITIES
+    for name, title, unit, short, hint, scale in _QUANTITIES
 )
 
 

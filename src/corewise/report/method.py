@@ -9,8 +9,10 @@ import numpy as np
 
 from corewise.analysis.canary import compute_canary_ratios, describe_canary
 from corewise.analysis.columns import parse_number
+from corewise.analysis.counter_columns import NOTES_OF_SOURCES
 from corewise.analysis.groups import Group
 from corewise.analysis.ratios import get_looks
+from corewise.measured.probes.counter_names import NO_COUNTS
 from corewise.stats.values import Values
 from corewise.study.record import Record
 from corewise.text_format import format_count, format_duration, format_list, format_value, shorten
@@ -27,7 +29,7 @@ def describe_method(groups: Sequence[Group]) -> list[tuple[str, str]]:
     if not every:
         return []
     rows = [*_describe_extent(groups, every), *_describe_protocol(records or every), *_describe_noise(groups, records)]
-    return [*rows, *_describe_ceilings(records)]
+    return [*rows, *_describe_ceilings(records), *_describe_counters(records)]
 
 
 def _describe_ceilings(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
@@ -43,6 +45,18 @@ def _describe_ceilings(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
         )
     elif any(name in record.metrics for record in records for name in ("gflop_per_s", "gbyte_per_s")):
         yield "ceilings", "not measured: run `corewise doctor --ceilings` before the study"
+
+
+def _describe_counters(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Say which trials have counters, and why others lack those that the study asked for."""
+    parts = []
+    for source, note in NOTES_OF_SOURCES.items():
+        num = sum(any(name.startswith(f"{source}_") for name in record.metrics) for record in records)
+        if num:
+            parts.append(f"{source} of {format_count(num, 'trial')}: {note}")
+    missing = dict.fromkeys(note for record in records for note in record.notes if note.startswith(NO_COUNTS))
+    if parts or missing:
+        yield "counters", " ".join([*parts, *(f"{note[0].upper()}{note[1:]}." for note in missing)])
 
 
 def warn_of_busy_ceilings(records: Sequence[Record]) -> str:

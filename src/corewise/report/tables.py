@@ -206,7 +206,7 @@ def _build_counter_columns(group: Group) -> list[tuple[Column, list[Any]]]:
     """Return the columns of instruction counters; the caller drops those without values."""
     return [
         (
-            Column(key=column.metric, title=column.title, kind="number", hint=column.hint),
+            Column(key=column.metric, title=column.title, kind="number", unit=column.unit, hint=column.hint),
             _round_values(group.get_metric(column.metric) / column.scale, 4),
         )
         for column in COUNTER_COLUMNS

@@ -10,6 +10,7 @@ from corewise.measured.trial import INFEASIBLE, REFUSALS, Trial
 from corewise.measured.workloads.custom import is_custom
 from corewise.measured.workloads.registry import UnknownName, find_workload
 from corewise.run.cachegrind_count import CachegrindCount
+from corewise.run.identity.trial_identity import ADDED_PROTOCOL_FIELDS, omit_added
 from corewise.run.plan import Plan, SkippedTrial
 from corewise.run.roofline_metrics import compute_ceiling_metrics, list_ceiling_notes
 from corewise.run.run_collector import compute_record_metrics
@@ -55,7 +56,8 @@ def build_trial_record(
         disturbed=tuple(run.to_json() for run in progress.disturbed),
         command=format_manual_command(plan, trial, folder),
         env=trial.env,
-        protocol=asdict(trial.protocol),
+        # Otherwise earlier records would count as measured with another protocol.
+        protocol=omit_added(asdict(trial.protocol), ADDED_PROTOCOL_FIELDS),
         work=trial.work,
         code_versions=trial.code_versions,
         generation=trial.generation,

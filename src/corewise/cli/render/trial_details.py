@@ -12,6 +12,7 @@ from rich.text import Text
 
 from corewise.cli.render.sparklines import count_histogram, draw_sparkline
 from corewise.errors import UserError
+from corewise.measured.probes.counter_names import PERF
 from corewise.study.record import Record
 from corewise.text_format import (
     clean_text,
@@ -66,6 +67,7 @@ def draw_trial(console: Console, record: Record) -> None:
     _draw_spread(console, record.runs)
     _draw_runs(console, "disturbed runs that were repeated", record.disturbed)
     _draw_histogram(console, record.samples_s)
+    _draw_text(console, "counters", describe_counters(record))
     _draw_text(console, "notes", [clean_text(note) for note in record.notes])
     _draw_mapping(console, "machine", {n: _format_fact(n, v) for n, v in record.machine.items()})
     _draw_mapping(console, "versions", {**record.versions, "corewise": record.corewise_version})
@@ -73,6 +75,20 @@ def draw_trial(console: Console, record: Record) -> None:
     _draw_text(console, "environment", [replace_unprintable(f"{n}={v}") for n, v in record.env.items()])
     _draw_text(console, "command", [_indent_lines(record.command)] if record.command else [])
     _draw_text(console, "when", [f"{clean_text(record.started_at)} to {clean_text(record.finished_at)}"])
+
+
+def describe_counters(record: Record) -> list[str]:
+    """Say how the first rank counted instructions, or why it did not; nothing for records without such facts."""
+    ranks = next((run.get("ranks") or () for run in record.runs if run.get("status") == "ok"), ())
+    facts = ranks[0] if ranks else {}
+    if facts.get("counters") == PERF:
+        share = facts.get("perf_running_share")
+        parts = [f"scope: {facts.get('counters_scope')}", f"misses: {facts.get('perf_miss_event', 'not counted')}"]
+        if isinstance(share, float) and share < 1:
+            parts.append(f"counted in {format_percent(share)} % of the time and extrapolated")
+        return [clean_text(f"{PERF}: {'; '.join(parts)}")]
+    reason = facts.get("counters_reason")
+    return [clean_text(f"{PERF}: none: {reason}")] if reason else []
 
 
 def _draw_mapping(console: Console, title: str, values: Mapping[str, str]) -> None:
