@@ -35,9 +35,12 @@ from corewise.trusted_paths import create_private_folder
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
 LOG_TAIL_BYTES = 8000
-# The signal on which a rank writes the stacks of its threads to its log, and how long it may take to do so.
-STACK_SIGNAL = signal.SIGQUIT
+# The signal on which a rank writes the stacks of its threads to its log and ends, and how long that may take. Its
+# default action leaves no core file.
+STACK_SIGNAL = signal.SIGUSR2
 MAX_STACK_S, STACK_POLL_S = 2.0, 0.02
+# Ranks killed for these reasons may hang.
+HANGING = ("timeout", "peer")
 # The exit code of a rank that could not write its result (EX_IOERR of sysexits.h).
 DISK_EXIT = 74
 
@@ -69,7 +72,7 @@ class RankHandle:
         return self.watched_fds
 
     def request_stacks(self) -> None:
-        """Let the rank write the stacks of its threads to its log, also if it is stopped."""
+        """Let the rank write the stacks of its threads to its log and end, also if it is stopped."""
         for number in (STACK_SIGNAL, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -193,7 +196,7 @@ class Zygote:
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.enable(file=sys.__stderr__ or 2)
-        faulthandler.register(STACK_SIGNAL, file=sys.__stderr__ or 2, all_threads=True, chain=False)
+        faulthandler.register(STACK_SIGNAL, file=sys.__stderr__ or 2, all_threads=True, chain=True)
         run_rank(plan, self._load_runtime, channel)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -289,10 +292,12 @@ def _has_succeeded(rank: RankHandle) -> bool:
 
 
 def kill_all(ranks: list[RankHandle], category: str, reason: str) -> None:
-    """Kill the ranks that still run; what they were doing is in their logs before."""
+    """Kill the ranks that still run; if they hang, what they were doing is in their logs before."""
     running = [rank for rank in ranks if not rank.gone]
-    stopped = [rank for rank in running if _is_stopped(rank.pid)]
-    _collect_stacks(running)
+    stopped: list[RankHandle] = []
+    if category in HANGING:
+        stopped = [rank for rank in running if _is_stopped(rank.pid)]
+        _collect_stacks(running)
     for rank in running:
         was_stopped = "; it was stopped by a signal (SIGSTOP)" if rank in stopped else ""
         rank.kill(category, reason + was_stopped)
