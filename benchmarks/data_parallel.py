@@ -80,12 +80,12 @@ class Method:
         self.timeline.end_step()
 
     def time(self, num_steps):
-        """Return the seconds per step, after one step that is not timed."""
+        """Return the seconds and the CPU seconds per step, after one step that is not timed."""
         self.step()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         for _ in range(num_steps):
             self.step()
-        return (time.perf_counter() - start) / num_steps
+        return (time.perf_counter() - start) / num_steps, (time.process_time() - cpu_start) / num_steps
 
 
 def build_methods(options, rank, num_ranks):
@@ -136,7 +136,7 @@ def run_rank(options):
         dist.all_gather_object(gathered, values)
         return gathered
 
-    first_s = max(max(gather(method.time(1))) for method in methods.values())
+    first_s = max(max(gather(method.time(1)[0])) for method in methods.values())
     num_steps = max(2, min(50, round(options.turn_s / first_s)))
     turns = {name: [] for name in methods}
     for number in range(options.rounds):
@@ -192,7 +192,7 @@ def summarize(measured, model, batch, num_ranks, num_threads):
     share = batch / num_ranks
     turns = [turns for turns, _ in measured["ranks"]]
     rates = {
-        name: [sum(share / of_rank[name][number] for of_rank in turns) for number in range(len(turns[0][name]))]
+        name: [sum(share / of_rank[name][number][0] for of_rank in turns) for number in range(len(turns[0][name]))]
         for name in turns[0]
     }
     rows = []
@@ -205,6 +205,8 @@ def summarize(measured, model, batch, num_ranks, num_threads):
         row["efficiency_range"] = [min(efficiencies), max(efficiencies)]
         over_gloo = [rate / gloo for rate, gloo in zip(of_rounds, rates["gloo"], strict=True)]
         row["speedup_over_gloo"] = statistics.median(over_gloo)
+        # All threads of a rank, helpers and gloo's included. Other load on the machine changes it less than the time.
+        row["cpu_s"] = statistics.median(cpu_s for of_rank in turns for _, cpu_s in of_rank[name])
         for metric in SPLIT:
             values = [split[name][metric] for _, split in measured["ranks"] if metric in split[name]]
             if values:
@@ -218,14 +220,15 @@ def summarize(measured, model, batch, num_ranks, num_threads):
 def print_rows(rows):
     first = rows[0]
     print(f"\n{first['model']}, batch {first['batch']}, {first['ranks']} ranks x {first['threads']} threads")
-    print(f"{'':12} {'samples/s':>10} {'step ms':>9} {'efficiency':>22} {'over gloo':>10}  split in ms")
+    print(f"{'':12} {'samples/s':>10} {'step ms':>9} {'efficiency':>22} {'over gloo':>10} {'CPU ms':>9}  split in ms")
     for row in rows:
         low, high = row["efficiency_range"]
         split = ", ".join(f"{name[:-2]} {row[name] * 1e3:.1f}" for name in SPLIT if name in row)
         hidden = f"; {row['hidden_fraction']:.0%} of communication hidden" if "hidden_fraction" in row else ""
         print(
             f"{row['method']:12} {row['samples_per_s']:10.2f} {row['step_s'] * 1e3:9.1f} "
-            f"{row['efficiency']:7.3f} ({low:.3f}-{high:.3f}) {row['speedup_over_gloo']:9.2f}x  {split}{hidden}",
+            f"{row['efficiency']:7.3f} ({low:.3f}-{high:.3f}) {row['speedup_over_gloo']:9.2f}x "
+            f"{row['cpu_s'] * 1e3:9.1f}  {split}{hidden}",
             flush=True,
         )
 
