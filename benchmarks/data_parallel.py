@@ -1,7 +1,8 @@
 """Data-parallel training against replicas that exchange nothing: stock DDP over gloo, and shared memory.
 
 Every rank holds one copy of the model per method and is pinned to its cores. All methods alternate in every round, so
-that they meet the same disturbances. Efficiency is the throughput over that of the replicas, which run on all cores
+that they meet the same disturbances. `no-sync` is DDP that exchanges nothing: its step shows what DDP itself costs, and
+the difference to `shared` is what communication costs in all, exposed or by slowing the backward pass down. Efficiency is the throughput over that of the replicas, which run on all cores
 at the same time, too. It needs torch and numpy only:
 
     PYTHONPATH=src python benchmarks/data_parallel.py --points resnet50:64:8x2 alexnet:256:16x1 --json OUT
@@ -10,6 +11,7 @@ A point is MODEL:GLOBAL_BATCH:RANKSxTHREADS. `--buckets` adds shared memory with
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -39,6 +41,9 @@ def list_cores():
 class Method:
     """One copy of the model with its optimizer, trained without exchange, over gloo or in shared memory."""
 
+    # Ranks that never exchange anything run apart, so the weights of this method differ between ranks.
+    is_local = False
+
     def __init__(self, name, build, loss, batches):
         import torch
 
@@ -49,7 +54,8 @@ class Method:
         self.timeline, self._loss, self._batches, self._turn = StepTimeline(), loss, batches, 0
         self._optimizer = CpuSgd(module.parameters(), LEARNING_RATE, MOMENTUM)
         self._model = module
-        if name == "gloo":
+        if name in ("gloo", "no-sync"):
+            self.is_local = name == "no-sync"
             self._model = torch.nn.parallel.DistributedDataParallel(module)
         elif name.startswith("shared"):
             self._model = self._share(module, name)
@@ -74,7 +80,8 @@ class Method:
         inputs, labels = self._batches[self._turn % len(self._batches)]
         self.timeline.mark_input()
         self._optimizer.zero_grad()
-        self._loss(self._model(inputs), labels).backward()
+        with self._model.no_sync() if self.is_local else contextlib.nullcontext():
+            self._loss(self._model(inputs), labels).backward()
         self.timeline.mark_backward()
         self._optimizer.step()
         self.timeline.end_step()
@@ -167,7 +174,14 @@ def start_ranks(options, model, batch, num_ranks, num_threads):
         command = [sys.executable, __file__, "--model", model, "--batch", str(batch), "--out", str(out)]
         command += ["--store", str(Path(folder) / "store"), "--rounds", str(options.rounds)]
         command += ["--turn-s", str(options.turn_s), "--image-size", str(options.image_size)]
-        command += ["--methods", "replicas", "gloo", "shared", *(f"shared-{size}" for size in options.buckets)]
+        command += [
+            "--methods",
+            "replicas",
+            "no-sync",
+            "gloo",
+            "shared",
+            *(f"shared-{size}" for size in options.buckets),
+        ]
         command += [] if options.channels_last else ["--contiguous"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), **RETAIN}
         ranks = [
