@@ -1,9 +1,10 @@
 """Data-parallel training against replicas that exchange nothing: stock DDP over gloo, and shared memory.
 
 Every rank holds one copy of the model per method and is pinned to its cores. All methods alternate in every round, so
-that they meet the same disturbances. `no-sync` is DDP that exchanges nothing: its step shows what DDP itself costs, and
-the difference to `shared` is what communication costs in all, exposed or by slowing the backward pass down. Efficiency is the throughput over that of the replicas, which run on all cores
-at the same time, too. It needs torch and numpy only:
+that they meet the same disturbances. Efficiency is the throughput over that of the replicas, which run on all cores
+at the same time, too. `no-sync` is DDP that exchanges nothing: its step shows what DDP itself costs, and the difference
+to `shared` is what communication costs in all, exposed or by slowing the backward pass down. It needs torch and numpy
+only:
 
     PYTHONPATH=src python benchmarks/data_parallel.py --points resnet50:64:8x2 alexnet:256:16x1 --json OUT
 
@@ -26,6 +27,7 @@ SOURCES = str(Path(__file__).resolve().parent.parent / "src")
 RETAIN = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**26)}
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 NUM_BATCHES = 2
+METHODS = ("replicas", "no-sync", "gloo", "shared")
 SPLIT = ("compute_s", "communication_s", "exposed_communication_s", "imbalance_s")
 
 
