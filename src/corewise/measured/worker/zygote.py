@@ -34,7 +34,9 @@ from corewise.trusted_paths import create_private_folder
 
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
-LOG_TAIL_BYTES = 8000
+LOG_TAIL_BYTES = 4000
+# The innermost frame of a stack comes first, so a log with stacks needs a longer tail.
+STACK_TAIL_BYTES = 24_000
 # The signal on which a rank writes the stacks of its threads to its log and ends, and how long that may take. Its
 # default action leaves no core file.
 STACK_SIGNAL = signal.SIGUSR2
@@ -324,7 +326,7 @@ def _read_size(path: Path) -> int:
 
 
 def _has_stacks(rank: RankHandle) -> bool:
-    return "most recent call first" in _read_log_tail(rank.log_file)
+    return "most recent call first" in _read_log_tail(rank.log_file, STACK_TAIL_BYTES)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -374,7 +376,8 @@ def count_oom_kills() -> int:
 
 def explain_death(rank: RankHandle, oom_killed: bool) -> Any:
     """Build the result of a rank that ended without one."""
-    tail = _read_log_tail(rank.log_file)
+    hangs = rank.killed_for is not None and rank.killed_for[0] in HANGING
+    tail = _read_log_tail(rank.log_file, STACK_TAIL_BYTES if hangs else LOG_TAIL_BYTES)
     if rank.killed_for is not None:
         return build_failure(rank.rank, rank.killed_for[0], rank.killed_for[1], tail)
     status = rank.wait_status or 0
@@ -389,9 +392,9 @@ def explain_death(rank: RankHandle, oom_killed: bool) -> Any:
     return build_failure(rank.rank, "exit", f"the rank ended with exit code {code} and left no result", tail)
 
 
-def _read_log_tail(path: Path) -> str:
+def _read_log_tail(path: Path, num_bytes: int) -> str:
     try:
-        data = path.read_bytes()[-LOG_TAIL_BYTES:]
+        data = path.read_bytes()[-num_bytes:]
     except OSError:
         return ""
     return data.decode("utf-8", "replace")
