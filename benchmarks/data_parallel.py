@@ -2,7 +2,9 @@
 
 Every rank holds one copy of the model per method and is pinned to its cores. All methods alternate in every round, so
 that they meet the same disturbances. Efficiency is the throughput over that of the replicas, which run on all cores
-at the same time, too. It needs torch and numpy only:
+at the same time, too. `no-sync` is DDP that exchanges nothing: its step shows what DDP itself costs, and the difference
+to `shared` is what communication costs in all, exposed or by slowing the backward pass down. It needs torch and numpy
+only:
 
     PYTHONPATH=src python benchmarks/data_parallel.py --points resnet50:64:8x2 alexnet:256:16x1 --json OUT
 
@@ -10,6 +12,7 @@ A point is MODEL:GLOBAL_BATCH:RANKSxTHREADS. `--buckets` adds shared memory with
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -24,6 +27,7 @@ SOURCES = str(Path(__file__).resolve().parent.parent / "src")
 RETAIN = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**26)}
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 NUM_BATCHES = 2
+METHODS = ("replicas", "no-sync", "gloo", "shared")
 SPLIT = ("compute_s", "communication_s", "exposed_communication_s", "imbalance_s")
 
 
@@ -39,6 +43,9 @@ def list_cores():
 class Method:
     """One copy of the model with its optimizer, trained without exchange, over gloo or in shared memory."""
 
+    # Ranks that never exchange anything run apart, so the weights of this method differ between ranks.
+    is_local = False
+
     def __init__(self, name, build, loss, batches):
         import torch
 
@@ -49,7 +56,8 @@ class Method:
         self.timeline, self._loss, self._batches, self._turn = StepTimeline(), loss, batches, 0
         self._optimizer = CpuSgd(module.parameters(), LEARNING_RATE, MOMENTUM)
         self._model = module
-        if name == "gloo":
+        if name in ("gloo", "no-sync"):
+            self.is_local = name == "no-sync"
             self._model = torch.nn.parallel.DistributedDataParallel(module)
         elif name.startswith("shared"):
             self._model = self._share(module, name)
@@ -74,18 +82,19 @@ class Method:
         inputs, labels = self._batches[self._turn % len(self._batches)]
         self.timeline.mark_input()
         self._optimizer.zero_grad()
-        self._loss(self._model(inputs), labels).backward()
+        with self._model.no_sync() if self.is_local else contextlib.nullcontext():
+            self._loss(self._model(inputs), labels).backward()
         self.timeline.mark_backward()
         self._optimizer.step()
         self.timeline.end_step()
 
     def time(self, num_steps):
-        """Return the seconds per step, after one step that is not timed."""
+        """Return the seconds and the CPU seconds per step, after one step that is not timed."""
         self.step()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         for _ in range(num_steps):
             self.step()
-        return (time.perf_counter() - start) / num_steps
+        return (time.perf_counter() - start) / num_steps, (time.process_time() - cpu_start) / num_steps
 
 
 def build_methods(options, rank, num_ranks):
@@ -136,7 +145,7 @@ def run_rank(options):
         dist.all_gather_object(gathered, values)
         return gathered
 
-    first_s = max(max(gather(method.time(1))) for method in methods.values())
+    first_s = max(max(gather(method.time(1)[0])) for method in methods.values())
     num_steps = max(2, min(50, round(options.turn_s / first_s)))
     turns = {name: [] for name in methods}
     for number in range(options.rounds):
@@ -167,7 +176,14 @@ def start_ranks(options, model, batch, num_ranks, num_threads):
         command = [sys.executable, __file__, "--model", model, "--batch", str(batch), "--out", str(out)]
         command += ["--store", str(Path(folder) / "store"), "--rounds", str(options.rounds)]
         command += ["--turn-s", str(options.turn_s), "--image-size", str(options.image_size)]
-        command += ["--methods", "replicas", "gloo", "shared", *(f"shared-{size}" for size in options.buckets)]
+        command += [
+            "--methods",
+            "replicas",
+            "no-sync",
+            "gloo",
+            "shared",
+            *(f"shared-{size}" for size in options.buckets),
+        ]
         command += [] if options.channels_last else ["--contiguous"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), **RETAIN}
         ranks = [
@@ -192,7 +208,7 @@ def summarize(measured, model, batch, num_ranks, num_threads):
     share = batch / num_ranks
     turns = [turns for turns, _ in measured["ranks"]]
     rates = {
-        name: [sum(share / of_rank[name][number] for of_rank in turns) for number in range(len(turns[0][name]))]
+        name: [sum(share / of_rank[name][number][0] for of_rank in turns) for number in range(len(turns[0][name]))]
         for name in turns[0]
     }
     rows = []
@@ -205,6 +221,8 @@ def summarize(measured, model, batch, num_ranks, num_threads):
         row["efficiency_range"] = [min(efficiencies), max(efficiencies)]
         over_gloo = [rate / gloo for rate, gloo in zip(of_rounds, rates["gloo"], strict=True)]
         row["speedup_over_gloo"] = statistics.median(over_gloo)
+        # All threads of a rank, helpers and gloo's included. Other load on the machine changes it less than the time.
+        row["cpu_s"] = statistics.median(cpu_s for of_rank in turns for _, cpu_s in of_rank[name])
         for metric in SPLIT:
             values = [split[name][metric] for _, split in measured["ranks"] if metric in split[name]]
             if values:
@@ -218,14 +236,15 @@ def summarize(measured, model, batch, num_ranks, num_threads):
 def print_rows(rows):
     first = rows[0]
     print(f"\n{first['model']}, batch {first['batch']}, {first['ranks']} ranks x {first['threads']} threads")
-    print(f"{'':12} {'samples/s':>10} {'step ms':>9} {'efficiency':>22} {'over gloo':>10}  split in ms")
+    print(f"{'':12} {'samples/s':>10} {'step ms':>9} {'efficiency':>22} {'over gloo':>10} {'CPU ms':>9}  split in ms")
     for row in rows:
         low, high = row["efficiency_range"]
         split = ", ".join(f"{name[:-2]} {row[name] * 1e3:.1f}" for name in SPLIT if name in row)
         hidden = f"; {row['hidden_fraction']:.0%} of communication hidden" if "hidden_fraction" in row else ""
         print(
             f"{row['method']:12} {row['samples_per_s']:10.2f} {row['step_s'] * 1e3:9.1f} "
-            f"{row['efficiency']:7.3f} ({low:.3f}-{high:.3f}) {row['speedup_over_gloo']:9.2f}x  {split}{hidden}",
+            f"{row['efficiency']:7.3f} ({low:.3f}-{high:.3f}) {row['speedup_over_gloo']:9.2f}x "
+            f"{row['cpu_s'] * 1e3:9.1f}  {split}{hidden}",
             flush=True,
         )
 

@@ -62,6 +62,12 @@ def be_rank(rank: int, folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     results["shared_weights_sum"] = float(sum(p.double().abs().sum() for p in job._module.parameters()))
     job.close()
 
+    job = prepare("library", workload="resnet18", **SMALL, batch=4, collectives="horovod")
+    results["library_check"] = job.check().passed
+    job.step()
+    results["library_backend"] = job.read_facts()["collectives_backend"]
+    job.close()
+
     wrap, RankGroup.wrap = RankGroup.wrap, lambda self, module: module  # type: ignore[method-assign]
     job = prepare("forgetful", workload="resnet18", **SMALL, batch=4)
     results["check_without_averaging"] = job.check().passed
@@ -78,6 +84,8 @@ def be_rank(rank: int, folder: Path, params: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     folder, params = Path(sys.argv[1]), json.loads(sys.argv[2])
+    # Holds a library with the functions of Horovod.
+    sys.path.insert(0, str(folder / "libraries"))
     runtime: Any = find_runtime("torch")
     runtime.warm()
     runtime.warm_for(TrialParameters.from_mapping(params))

@@ -19,6 +19,20 @@ def make(batch, mode):
     return net, (torch.randn(batch, 3, 8, 8),), torch.randint(5, (batch,))
 """
 
+# The functions of Horovod that training calls, over torch's process group. Horovod itself does not compile here.
+LIBRARY = """
+import torch.distributed as dist
+Average = "average"
+def init():
+    pass
+def size():
+    return dist.get_world_size()
+def allreduce_(buffer, op):
+    assert op == Average
+    dist.all_reduce(buffer)
+    buffer.div_(size())
+"""
+
 
 @pytest.fixture(scope="module")
 def two_ranks(
@@ -27,6 +41,10 @@ def two_ranks(
     """Run two ranks and return their folder and output."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "mine.py").write_text(NET)
+    library = folder / "libraries" / "horovod"
+    library.mkdir(parents=True)
+    (library / "__init__.py").touch()
+    (library / "torch.py").write_text(LIBRARY)
     params = {**default_params, "mode": "train", "processes": 2}
     program = Path(__file__).with_name("run_torch_ranks.py")
     done = subprocess.run(
@@ -109,3 +127,9 @@ def test_every_rank_measures_where_the_time_of_its_steps_went(two_ranks: tuple[P
         assert of_rank["compute_s"] > of_rank["input_s"] >= 0
     # In each step, one rank is the last and waits for nobody. Samples differ, the weights and their accuracy do not.
     assert metrics[0]["accuracy"] == metrics[1]["accuracy"]
+
+
+def test_a_library_outside_of_torch_averages_the_gradients(two_ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+    for printed in two_ranks[1]:
+        assert printed["library_check"]
+        assert printed["library_backend"] == "horovod"

@@ -104,6 +104,27 @@ def test_a_trial_runs_on_a_folder_and_leaves_no_process(
     assert multiprocessing.active_children() == []
 
 
+def test_every_tenth_image_is_held_out_and_never_trained_on(params: Params, alone: RankContext, tmp_path: Path) -> None:
+    for number in range(20):
+        target = tmp_path / ("dark" if number < 10 else "light") / f"{number:02}.png"
+        target.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 10 * number, dtype=np.uint8)).save(target)
+    job = prepare(
+        params(workload="resnet18", mode="train", image_size=32, num_classes=2, batch=3, data=str(tmp_path)), alone
+    )
+    try:
+        trained = torch.cat([job._batches.next()[0][0] for _ in range(12)])[:, 0, 0, 0]
+        [(held_out, labels)] = [(inputs[0][:, 0, 0, 0], labels) for inputs, labels in job._batches.list_held_out()]
+        job.step()
+        metrics = job.collect_sampled_metrics(1)
+    finally:
+        job.close()
+    assert labels.tolist() == [0, 1]
+    assert len(set(trained.tolist())) == 18
+    assert not set(trained.tolist()) & set(held_out.tolist())
+    assert metrics["accuracy"] in (0, 0.5, 1)
+
+
 def test_bad_folders_are_named(params: Params, alone: RankContext, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     for data, message in (("absent", "folder .*absent does not exist"), ("empty", "no images under .*empty")):

@@ -34,10 +34,15 @@ from corewise.trusted_paths import create_private_folder
 
 # Once one rank has failed, the others have this long to finish.
 GRACE_PERIOD_S = 2.0
-LOG_TAIL_BYTES = 8000
-# The signal on which a rank writes the stacks of its threads to its log, and how long it may take to do so.
-STACK_SIGNAL = signal.SIGQUIT
+LOG_TAIL_BYTES = 4000
+# The innermost frame of a stack comes first, so a log with stacks needs a longer tail.
+STACK_TAIL_BYTES = 24_000
+# The signal on which a rank writes the stacks of its threads to its log and ends, and how long that may take. Its
+# default action leaves no core file.
+STACK_SIGNAL = signal.SIGUSR2
 MAX_STACK_S, STACK_POLL_S = 2.0, 0.02
+# Ranks killed for these reasons may hang.
+HANGING = ("timeout", "peer")
 # The exit code of a rank that could not write its result (EX_IOERR of sysexits.h).
 DISK_EXIT = 74
 
@@ -69,7 +74,7 @@ class RankHandle:
         return self.watched_fds
 
     def request_stacks(self) -> None:
-        """Let the rank write the stacks of its threads to its log, also if it is stopped."""
+        """Let the rank write the stacks of its threads to its log and end, also if it is stopped."""
         for number in (STACK_SIGNAL, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -193,7 +198,7 @@ class Zygote:
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.enable(file=sys.__stderr__ or 2)
-        faulthandler.register(STACK_SIGNAL, file=sys.__stderr__ or 2, all_threads=True, chain=False)
+        faulthandler.register(STACK_SIGNAL, file=sys.__stderr__ or 2, all_threads=True, chain=True)
         run_rank(plan, self._load_runtime, channel)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -297,10 +302,12 @@ def _has_succeeded(rank: RankHandle) -> bool:
 
 
 def kill_all(ranks: list[RankHandle], category: str, reason: str) -> None:
-    """Kill the ranks that still run; what they were doing is in their logs before."""
+    """Kill the ranks that still run; if they hang, what they were doing is in their logs before."""
     running = [rank for rank in ranks if not rank.gone]
-    stopped = [rank for rank in running if _is_stopped(rank.pid)]
-    _collect_stacks(running)
+    stopped: list[RankHandle] = []
+    if category in HANGING:
+        stopped = [rank for rank in running if _is_stopped(rank.pid)]
+        _collect_stacks(running)
     for rank in running:
         was_stopped = "; it was stopped by a signal (SIGSTOP)" if rank in stopped else ""
         rank.kill(category, reason + was_stopped)
@@ -327,7 +334,7 @@ def _read_size(path: Path) -> int:
 
 
 def _has_stacks(rank: RankHandle) -> bool:
-    return "most recent call first" in _read_log_tail(rank.log_file)
+    return "most recent call first" in _read_log_tail(rank.log_file, STACK_TAIL_BYTES)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -377,7 +384,8 @@ def count_oom_kills() -> int:
 
 def explain_death(rank: RankHandle, oom_killed: bool) -> Any:
     """Build the result of a rank that ended without one."""
-    tail = _read_log_tail(rank.log_file)
+    hangs = rank.killed_for is not None and rank.killed_for[0] in HANGING
+    tail = _read_log_tail(rank.log_file, STACK_TAIL_BYTES if hangs else LOG_TAIL_BYTES)
     if rank.killed_for is not None:
         return build_failure(rank.rank, rank.killed_for[0], rank.killed_for[1], tail)
     status = rank.wait_status or 0
@@ -392,9 +400,9 @@ def explain_death(rank: RankHandle, oom_killed: bool) -> Any:
     return build_failure(rank.rank, "exit", f"the rank ended with exit code {code} and left no result", tail)
 
 
-def _read_log_tail(path: Path) -> str:
+def _read_log_tail(path: Path, num_bytes: int) -> str:
     try:
-        data = path.read_bytes()[-LOG_TAIL_BYTES:]
+        data = path.read_bytes()[-num_bytes:]
     except OSError:
         return ""
     return data.decode("utf-8", "replace")

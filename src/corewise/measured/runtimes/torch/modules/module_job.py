@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import statistics
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
 import torch
@@ -283,17 +282,16 @@ class TrainJob(ModuleJob):
             del metrics["compute_s"]
         elif group.is_distributed:
             metrics.update(summarize_shared_steps(steps, group.rank, group.gather))
-        accuracies = [
-            measure_accuracy(self._module, self._settings, inputs, labels)
-            for inputs, labels in self._batches.list_held_out()
-        ]
-        if accuracies:
-            metrics["accuracy"] = statistics.fmean(map(statistics.fmean, group.gather(accuracies)))
+        held_out = self._batches.list_held_out()
+        if held_out:
+            correct = sum(count_correct(self._module, self._settings, inputs, labels) for inputs, labels in held_out)
+            counts = group.gather([float(correct), float(sum(len(labels) for _, labels in held_out))])
+            metrics["accuracy"] = sum(each[0] for each in counts) / sum(each[1] for each in counts)
         return metrics
 
 
-def measure_accuracy(module: nn.Module, settings: Settings, inputs: Tuple[Any, ...], labels: Tensor) -> float:
-    """Return the fraction of samples whose class the module predicts in evaluation mode."""
+def count_correct(module: nn.Module, settings: Settings, inputs: Tuple[Any, ...], labels: Tensor) -> int:
+    """Count the samples whose class the module predicts in evaluation mode."""
     module.eval()
     try:
         with torch.no_grad(), settings.autocast():
@@ -302,7 +300,7 @@ def measure_accuracy(module: nn.Module, settings: Settings, inputs: Tuple[Any, .
         module.train()
     scores = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     predicted = (scores.squeeze(-1) > 0).long() if scores.shape[-1] == 1 else scores.argmax(dim=-1)
-    return float((predicted == labels).float().mean())
+    return int((predicted == labels).sum())
 
 
 def _explain_refusal(problem: RuntimeError, settings: Settings) -> Optional[Infeasible]:
