@@ -5,7 +5,7 @@ Measured side: standard library and numpy only, Python 3.9.
 The paper (Size & Shape Matters, DOI 10.14529/jsfi210103) states a mean of 6.6 megapixels, and for ten random batches
 the informative and the padded megapixels. The parameters below reproduce them: batches of 32 images with a short side
 of 500 pixels hold 11.5 informative and 47 padded megapixels (published: 11.5 and 46.8; extremes 25.4 and 99.4, here 24
-and 96), batches of 4 originals 26 and 58 (published: 34.6 and 61.5, in ten batches above the mean of the collection).
+and 96), batches of 4 originals 26 and 55 (published: 34.6 and 61.5, in ten batches above the mean of the collection).
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ class ShapeBatchSampler:
         if self._policy in _OF_PIXELS and self._limit.max_pixels is None:
             raise BatchingError(f"policy={self._policy!r} needs max_pixels, the pixels of a batch with its padding")
         if self._world_size < 1 or not 0 <= self._rank < self._world_size:
-            raise BatchingError(f"rank={self._rank}, world_size={self._world_size}: rank must be from 0 to world_size-1")
+            raise BatchingError(
+                f"rank={self._rank}, world_size={self._world_size}: rank must be from 0 to world_size-1"
+            )
         if not 0 <= self._tolerance < 1:
             raise BatchingError(f"tolerance={self._tolerance}: a share from 0 to below 1 is needed")
         if self._gap < 0:
