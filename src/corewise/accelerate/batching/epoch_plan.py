@@ -70,7 +70,8 @@ class EpochPlan:
 
     def count_step_images(self) -> Numbers:
         """Return the number of images in each step, over all ranks."""
-        return self.batches.counts[self.steps].sum(axis=1)
+        counts: Numbers = self.batches.counts[self.steps].sum(axis=1)
+        return counts
 
     def compute_figures(self, pixels: Numbers, max_pixels: Optional[int]) -> EpochFigures:
         """Compute the figures of the epoch.

@@ -10,6 +10,7 @@ from typing import Callable, Optional, Tuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -67,23 +68,23 @@ class ImageDataset(Dataset[Tuple[Tensor, int]]):
             upright = upright.resize((width, height), Image.Resampling.BILINEAR)
         if upright.size != (width, height):
             raise BatchingError(
-                f"{path} has {upright.size[1]}×{upright.size[0]} pixels, but {height}×{width} when its header was read: "
+                f"{path} has {upright.size[1]}×{upright.size[0]} pixels, but its header said {height}×{width}: "
                 "the folder has changed; call read_image_sizes again"
             )
         pixels = torch.from_numpy(np.array(upright)).permute(2, 0, 1).to(torch.float32).div_(255)
         return (self._transform(pixels) if self._transform else pixels), self.labels[index]
 
     @property
-    def sizes(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    def sizes(self) -> NDArray[np.int64]:
         """Height and width of each image as returned, for `ShapeBatchSampler`."""
         return self._sizes
 
 
-def _scale_sizes(found: ScannedFolder, short_side: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+def _scale_sizes(found: ScannedFolder, short_side: int) -> NDArray[np.int64]:
     return np.array([scale_size(height, width, short_side) for height, width in found.sizes.tolist()], dtype=np.int64)
 
 
-def _convert_to_rgb(image: "Image.Image") -> "Image.Image":
+def _convert_to_rgb(image: Image.Image) -> Image.Image:
     """Return the image in 8-bit colour; Pillow alone would clip 16-bit grey."""
     if image.mode in _WIDE_GREY:
         return Image.fromarray((np.asarray(image) / _GREY_STEPS).clip(0, 255).astype(np.uint8)).convert("RGB")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Dict, Optional, Tuple
+from typing import BinaryIO, Dict, List, Optional, Tuple
 
 # Files with these suffixes are expected to be images.
 SUFFIXES = frozenset(
@@ -266,7 +266,7 @@ def _parse_tiff(file: BinaryIO) -> ImageHeader:
 
 def _parse_pnm(file: BinaryIO) -> ImageHeader:
     file.seek(0)
-    words = []
+    words: List[bytes] = []
     while len(words) < 4:
         line = file.readline(_TAIL_BYTES)
         if not line:

@@ -191,7 +191,7 @@ def _list_files(root: str, problems: List[ScanProblem]) -> Tuple[List[_File], in
     return sorted(found, key=lambda file: file.path), num_others
 
 
-def _examine_file(entry: "os.DirEntry[str]", problems: List[ScanProblem]) -> List[_File]:
+def _examine_file(entry: os.DirEntry[str], problems: List[ScanProblem]) -> List[_File]:
     if not entry.is_file():
         is_broken = entry.is_symlink() and not os.path.exists(entry.path)
         reason = "a link that points nowhere" if is_broken else "not a regular file"

@@ -94,7 +94,8 @@ def divide_over_ranks(
 
 def compute_imbalance(costs: Costs) -> Costs:
     """Return, for each step, by how much the slowest rank exceeds the mean: 0.1 is 10 %."""
-    return costs.max(axis=1) / np.maximum(costs.mean(axis=1), 1e-300) - 1.0
+    imbalance: Costs = costs.max(axis=1) / np.maximum(costs.mean(axis=1), 1e-300) - 1.0
+    return imbalance
 
 
 def _assign_ranks(steps: Numbers, costs: Costs) -> Numbers:
@@ -208,7 +209,8 @@ def _bisect_cuts(images: Numbers, num_parts: int, rules: DivisionRules) -> Numbe
 
 def _cut_below(images: Numbers, max_cost: float, num_parts: int, rules: DivisionRules) -> Optional[List[int]]:
     """Return starts of at most `num_parts` runs that cost at most `max_cost` each, or None."""
-    starts, start = [], 0
+    starts: List[int] = []
+    start = 0
     while start < len(images):
         if len(starts) == num_parts:
             return None

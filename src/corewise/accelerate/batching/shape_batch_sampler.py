@@ -193,8 +193,8 @@ class ShapeBatchSampler:
         found = np.flatnonzero(padded > limit)
         if len(found):
             raise BatchingError(
-                f"{len(found)} of {len(padded)} images exceed max_pixels={limit:,}; the first is number {found[0]} with "
-                f"{padded[found[0]]:,} pixels. Increase max_pixels, scale the images, or pass oversized='own'"
+                f"{len(found)} of {len(padded)} images exceed max_pixels={limit:,}; the first is number {found[0]} "
+                f"with {padded[found[0]]:,} pixels. Increase max_pixels, scale the images, or pass oversized='own'"
             )
 
     def _make_rng(self, purpose: int, number: int = 0) -> np.random.Generator:

@@ -89,12 +89,10 @@ def shuffle_in_windows(
     block_weight = get_capacity(limit) * _BLOCK_OF_BATCH
     blocks = ((np.cumsum(weights) - weights + rng.random() * block_weight) // block_weight).astype(np.int64)
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    bounds = [
-        reduce(np.log(sides[order]), starts).tolist()
-        for sides in (heights, widths)
-        for reduce in (np.minimum.reduceat, np.maximum.reduceat)
-    ]
-    windows = np.repeat(_join_blocks(*bounds, extent), np.diff(starts, append=len(order)))
+    lows, lefts = (np.minimum.reduceat(np.log(sides[order]), starts).tolist() for sides in (heights, widths))
+    highs, rights = (np.maximum.reduceat(np.log(sides[order]), starts).tolist() for sides in (heights, widths))
+    joined = np.array(_join_blocks(lows, highs, lefts, rights, extent), dtype=np.int64)
+    windows = np.repeat(joined, np.diff(starts, append=len(order)))
     return order[np.lexsort((rng.random(len(order)), windows))]
 
 
@@ -102,7 +100,8 @@ def _join_blocks(
     lows: Sequence[float], highs: Sequence[float], lefts: Sequence[float], rights: Sequence[float], extent: float
 ) -> List[int]:
     """Return the window of each block, given the least and largest logarithms of heights and widths."""
-    windows, window = [], -1
+    windows: List[int] = []
+    window = -1
     low = left = math.inf
     high = right = -math.inf
     for block_low, block_high, block_left, block_right in zip(lows, highs, lefts, rights):
