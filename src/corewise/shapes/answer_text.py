@@ -4,7 +4,7 @@ from corewise.shapes.shapes_answer import ShapesAnswer
 from corewise.text_format import format_count
 
 _CODE = """\
-from torch.utils.data import DataLoader
+{imports}from torch.utils.data import DataLoader
 from corewise.batching import ImageDataset, {collate}, ShapeBatchSampler, read_image_sizes
 
 found = read_image_sizes({folder!r})
@@ -13,10 +13,10 @@ sampler = ShapeBatchSampler(
     dataset.sizes, policy={policy!r}, {limit}, seed={seed}, rank={rank}, world_size={ranks}
 )
 loader = DataLoader(dataset, batch_sampler=sampler, collate_fn={collate}(), num_workers=2)
-for epoch in range(num_epochs):
+for epoch in range(10):
     sampler.set_epoch(epoch)
-    for images, masks, sizes, labels in loader:
-        ...  # train on images; masks mark the pixels that are no padding
+    for images, {fields}, labels in loader:
+        ...  # train on images; {note}
 """
 
 
@@ -24,8 +24,12 @@ def write_code(answer: ShapesAnswer) -> str:
     """Write the lines that use the recommended policy."""
     question = answer.question
     options = answer.policies[answer.recommended].options
+    packs = answer.recommended == "pack"
     return _CODE.format(
-        collate="PackCollate" if answer.recommended == "pack" else "PadCollate",
+        imports="import torch.distributed\n" if question.ranks > 1 else "",
+        fields="owners, boxes" if packs else "masks, sizes",
+        note="owners number the image of each pixel" if packs else "masks mark the pixels that are no padding",
+        collate="PackCollate" if packs else "PadCollate",
         folder=answer.found.folder,
         dataset_options=f", short_side={question.short_side}" if question.short_side else "",
         policy=answer.recommended,
@@ -72,8 +76,11 @@ def summarize_shapes(answer: ShapesAnswer) -> list[str]:
 def describe_limit(answer: ShapesAnswer, policy: str) -> str:
     """Return the limit of a batch: 32 images, or 20.0 megapixels."""
     options = answer.policies[policy].options
-    if "batch_size" in options:
+    if "max_pixels" not in options:
         return f"{format_count(options['batch_size'], 'image')} each"
+    if "batch_size" in options:
+        images = format_count(options["batch_size"], "image")
+        return f"at most {images} and {options['max_pixels'] / 1e6:.1f} megapixels each"
     return f"at most {options['max_pixels'] / 1e6:.1f} megapixels each"
 
 

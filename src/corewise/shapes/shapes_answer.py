@@ -138,7 +138,10 @@ def answer_shapes(
     for policy in POLICIES:
         show(f"planning {policy} batches")
         of_pixels = policy in ("budget", "pack")
-        options = {"max_pixels": max_pixels} if of_pixels else {"batch_size": batch}
+        # Equal numbers of large images would otherwise exceed the memory of random batches.
+        options = {} if of_pixels else {"batch_size": batch}
+        if policy != "random":
+            options["max_pixels"] = max_pixels
         answers[policy] = _plan_policy(sizes, policy, options, question, answers.get("random"))
     recommended, reason = _recommend(answers, question)
     return ShapesAnswer(found, sizes, question, answers, recommended, reason)

@@ -15,7 +15,7 @@ _MAX_PROBLEMS = 200
 def build_shapes_report(answer: ShapesAnswer) -> Report:
     """Build the report."""
     sentences = summarize_shapes(answer)
-    tables = [_build_policies_table(answer), _build_code_table(answer)]
+    tables = [_build_policies_table(answer)]
     if answer.found.problems:
         tables.append(_build_problems_table(answer))
     part = StudyPart(
@@ -25,6 +25,7 @@ def build_shapes_report(answer: ShapesAnswer) -> Report:
         answers=[" ".join(sentences[:1]), *sentences[1:]],
         charts=[build_sizes_chart(answer), build_policies_chart(answer)],
         tables=tables,
+        code=write_code(answer),
         method=[
             ("collection", " ".join(describe_images(answer))),
             ("sizes", "read from the headers of the files; nothing was decoded or trained"),
@@ -81,12 +82,6 @@ def _build_policies_table(answer: ShapesAnswer) -> Table:
     ]
     best = list(answer.policies).index(answer.recommended)
     return Table(key="policies", title="Policies", columns=columns, rows=rows, best_rows=[best])
-
-
-def _build_code_table(answer: ShapesAnswer) -> Table:
-    rows = [[number, line] for number, line in enumerate(write_code(answer).splitlines(), start=1)]
-    columns = [Column(key="line", title="line", kind="number"), Column(key="code", title="code")]
-    return Table(key="code", title="Code to paste", columns=columns, rows=rows)
 
 
 def _build_problems_table(answer: ShapesAnswer) -> Table:

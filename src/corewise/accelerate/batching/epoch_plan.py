@@ -6,7 +6,7 @@ Measured side: standard library and numpy only, Python 3.9.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +102,6 @@ class EpochPlan:
         found = np.empty(int(self.batches.images.max()) + 1, dtype=np.int64)
         found[self.batches.images] = np.repeat(np.arange(len(self.batches.starts)), self.batches.counts)
         return found
-
-    def to_state(self) -> Dict[str, Any]:
-        """Return what identifies the plan, to notice that a saved position belongs to another one."""
-        return {"num_images": len(self.batches.images), "num_steps": len(self.steps)}
 
 
 def estimate_companions(plans: Sequence[EpochPlan], rng: np.random.Generator) -> float:

@@ -11,7 +11,7 @@ the one that pads least.
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,7 @@ def order_by_shape(heights: Numbers, widths: Numbers, limit: BatchLimit) -> Numb
 
 def estimate_num_batches(heights: Numbers, widths: Numbers, limit: BatchLimit) -> float:
     """Estimate the number of batches, without padding."""
-    by_images = len(heights) / limit.max_images if limit.max_images else 1.0
-    by_pixels = float(np.sum(heights * widths, dtype=np.float64)) / limit.max_pixels if limit.max_pixels else 1.0
-    return max(1.0, by_images, by_pixels)
+    return max(1.0, float(compute_weights(heights, widths, limit).sum()))
 
 
 def choose_extent(
@@ -68,13 +66,9 @@ def choose_extent(
 
 
 def compute_weights(heights: Numbers, widths: Numbers, limit: BatchLimit) -> NDArray[np.float64]:
-    """Return what each image contributes to the limit of a batch: its pixels, or 1."""
-    return (heights * widths).astype(np.float64) if limit.max_pixels else np.ones(len(heights))
-
-
-def get_capacity(limit: BatchLimit) -> float:
-    """Return what a batch holds, in the unit of `compute_weights`."""
-    return float(limit.max_pixels or limit.max_images or 1)
+    """Return the part of a batch that each image takes, by images or by pixels."""
+    weights = np.full(len(heights), 1.0 / limit.max_images if limit.max_images else 0.0)
+    return np.maximum(weights, heights * widths / limit.max_pixels) if limit.max_pixels else weights
 
 
 def shuffle_in_windows(
@@ -86,8 +80,7 @@ def shuffle_in_windows(
     by at most `extent`, so windows are long where many images have similar shapes.
     """
     weights = compute_weights(heights, widths, limit)[order]
-    block_weight = get_capacity(limit) * _BLOCK_OF_BATCH
-    blocks = ((np.cumsum(weights) - weights + rng.random() * block_weight) // block_weight).astype(np.int64)
+    blocks = ((np.cumsum(weights) - weights) / _BLOCK_OF_BATCH + rng.random()).astype(np.int64)
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
     lows, lefts = (np.minimum.reduceat(np.log(sides[order]), starts).tolist() for sides in (heights, widths))
     highs, rights = (np.maximum.reduceat(np.log(sides[order]), starts).tolist() for sides in (heights, widths))
@@ -117,13 +110,11 @@ def _join_blocks(
     return windows
 
 
-def compute_informative_share(
-    order: Numbers, heights: Numbers, widths: Numbers, limit: BatchLimit, pixels: Optional[Numbers] = None
-) -> float:
+def compute_informative_share(order: Numbers, heights: Numbers, widths: Numbers, limit: BatchLimit) -> float:
     """Return the share of pixels that belong to images, if consecutive images of the order form batches."""
     batches = cut_batches(order, heights, widths, limit)
-    own = heights * widths if pixels is None else pixels
-    return float(own[order].sum(dtype=np.float64) / batches.padded_pixels.sum(dtype=np.float64))
+    pixels = (heights * widths)[order]
+    return float(pixels.sum(dtype=np.float64) / batches.padded_pixels.sum(dtype=np.float64))
 
 
 class _Tiling:
