@@ -78,7 +78,7 @@ def test_the_page_holds_charts_and_code(folder: Path, tmp_path: Path) -> None:
 def test_the_terminal_shows_a_plot_a_table_and_the_code(folder: Path) -> None:
     output = run(folder, "--batch", 4, "--seconds-per-megapixel", 2).output
     assert "height └" in output
-    assert re.search(r"^bucket +4\.0", output, re.MULTILINE)
+    assert re.search(r"^bucket +\d", output, re.MULTILINE)
     assert "epoch" in output
     assert "ShapeBatchSampler" in output
 

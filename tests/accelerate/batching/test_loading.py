@@ -1,4 +1,4 @@
-"""Batches through torch's DataLoader: real files, workers, padding, canvases, and two ranks of data-parallel training."""
+"""Batches through torch's DataLoader: real files, workers, padding, canvases, and two ranks."""
 
 import os
 import subprocess
