@@ -13,7 +13,11 @@ from corewise.launch.worker_archive import MEASURED_FOLDERS, PACKAGE, build_work
 
 FRAMEWORKS = {"torch", "tensorflow", "jax", "cupy", "mpi4py"}
 FRAMEWORK_FOLDERS = ("measured/runtimes/", "accelerate/")
-IMAGE_FILES = {"measured/runtimes/torch/modules/images.py"}
+IMAGE_FILES = {
+    "measured/runtimes/torch/modules/images.py",
+    "accelerate/batching/image_dataset.py",
+    "accelerate/batching/image_generator.py",
+}
 ALL_FILES = sorted(p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py"))
 
 # The packages that each package may import besides itself. The order is that of the architecture: a package
@@ -35,6 +39,7 @@ ALLOWED_IMPORTS = {
     "analysis": {"measured", "machine", "study", "stats", "store"},
     "report": {"measured", "machine", "study", "stats", "store", "analysis"},
     "explain": {"measured", "machine", "study", "store", "launch", "run", "analysis", "report"},
+    "shapes": {"accelerate", "study", "report"},
     "tuning": {"measured", "machine", "study", "stats", "store", "launch", "run", "analysis", "report"},
     "bundle": {"study", "store", "machine"},
     "submit": {"measured", "study", "store", "run"},

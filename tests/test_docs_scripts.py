@@ -76,6 +76,16 @@ def test_the_keys_of_a_part_are_listed_in_its_row(verb: str, part: str) -> None:
     assert documented_parts(verb, part) == set(found[0] if isinstance(found, list) else found)
 
 
+def test_the_keys_of_shapes_are_those_it_prints(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    folder = str(tmp_path / "images")
+    found = printed("shapes", folder, "--generate", "4", "--mean-megapixels", "0.001", "--batch", "2")
+    assert sorted(documented_keys("key of `corewise shapes`")) == sorted(found)
+    (tmp_path / "images" / "text.jpg").write_text("text")
+    assert documented_parts("shapes", "images") == {*found["images"], "path", "reason"}
+    assert documented_parts("shapes", "policies") - {"--seconds-per-megapixel"} == set(found["policies"]["budget"])
+
+
 def test_the_keys_of_a_study_of_a_report_are_listed_in_its_row(store: Store) -> None:
     studies = printed("report", "--store", str(store.path))["studies"]
     assert documented_parts("report", "studies") - {"spec"} == set(studies[0])

@@ -17,7 +17,7 @@ _PUBLIC = {
     "report_progress": "corewise.progress",
 }
 # Public modules, imported on first use for the same reason.
-_PUBLIC_MODULES = ("cluster", "collectives")
+_PUBLIC_MODULES = ("batching", "cluster", "collectives")
 __all__ = [*_PUBLIC, *_PUBLIC_MODULES]
 
 

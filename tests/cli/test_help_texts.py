@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from corewise import __version__
 from corewise.cli.app import build_app
-from corewise.cli.help_layout import split_examples, unwrap_docstring
+from corewise.cli.render.help_layout import split_examples, unwrap_docstring
 
 APP = build_app()
 

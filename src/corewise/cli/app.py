@@ -21,6 +21,7 @@ VERBS = {
     "status": "corewise.cli.status:status",
     "show": "corewise.cli.show:show",
     "primitives": "corewise.cli.primitives:primitives",
+    "shapes": "corewise.cli.shapes:shapes",
     "tune": "corewise.cli.tune:tune",
     "launch": "corewise.cli.launch:launch",
     "compare": "corewise.cli.compare:compare",

@@ -10,8 +10,8 @@ from typer import Exit, core
 from typer.core import TyperCommand, TyperGroup
 
 from corewise import process_control
-from corewise.cli.help_layout import hide_flag_types, split_examples, unwrap_docstring
 from corewise.cli.process.interrupts import compute_exit_code
+from corewise.cli.render.help_layout import hide_flag_types, split_examples, unwrap_docstring
 from corewise.measured.worker.descendants import END_LIMIT_S, find_children, kill_descendants
 
 # The command begins at the first word that is not an option; its own options are not parsed.

@@ -80,7 +80,7 @@ class StudyPart:
     """One study: its question, its answers (the most important first), and the evidence.
 
     `method` holds names and values of protocol and noise. `progress` reads like "12 of 20 trials so far"
-    while the study runs or after it stopped early.
+    while the study runs or after it stopped early. `code` holds lines for the user's program.
     """
 
     key: str
@@ -92,6 +92,7 @@ class StudyPart:
     unmeasured: Sequence[Unmeasured] = ()
     method: Sequence[tuple[str, str]] = ()
     progress: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
