@@ -176,14 +176,7 @@ def start_ranks(options, model, batch, num_ranks, num_threads):
         command = [sys.executable, __file__, "--model", model, "--batch", str(batch), "--out", str(out)]
         command += ["--store", str(Path(folder) / "store"), "--rounds", str(options.rounds)]
         command += ["--turn-s", str(options.turn_s), "--image-size", str(options.image_size)]
-        command += [
-            "--methods",
-            "replicas",
-            "no-sync",
-            "gloo",
-            "shared",
-            *(f"shared-{size}" for size in options.buckets),
-        ]
+        command += ["--methods", *METHODS, *(f"shared-{size}" for size in options.buckets)]
         command += [] if options.channels_last else ["--contiguous"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), **RETAIN}
         ranks = [

@@ -147,7 +147,8 @@ def test_a_killed_rank_ends_the_others_at_once_and_is_named(backend: str, bench:
 @pytest.mark.parametrize("backend", ["gloo", "shared"])
 def test_a_rank_that_hangs_ends_within_the_limit_with_the_stacks_of_all_ranks(backend: str, bench: Bench) -> None:
     record, _ = run_fault(bench, backend=backend, timeout_s=20, in_forward="os.kill(os.getpid(), signal.SIGSTOP)")
-    assert record["kind"] in ("timeout", "error")
+    # Over gloo, the time limit ends the trial. In shared memory, the other rank notices before.
+    assert "rank 1" in record["reason"]
     [run] = record["runs"]
     stacks = [rank["traceback"] for rank in run["ranks"]]
     assert "in step" in stacks[0]

@@ -304,13 +304,14 @@ def _has_succeeded(rank: RankHandle) -> bool:
 def kill_all(ranks: list[RankHandle], category: str, reason: str) -> None:
     """Kill the ranks that still run; if they hang, what they were doing is in their logs before."""
     running = [rank for rank in ranks if not rank.gone]
-    stopped: list[RankHandle] = []
     if category in HANGING:
-        stopped = [rank for rank in running if _is_stopped(rank.pid)]
+        stopped = [str(rank.rank) for rank in running if _is_stopped(rank.pid)]
+        if stopped:
+            # The other ranks may only have waited for these.
+            reason += f"; stopped by a signal before (SIGSTOP): rank {', '.join(stopped)}"
         _collect_stacks(running)
     for rank in running:
-        was_stopped = "; it was stopped by a signal (SIGSTOP)" if rank in stopped else ""
-        rank.kill(category, reason + was_stopped)
+        rank.kill(category, reason)
 
 
 def _collect_stacks(ranks: list[RankHandle]) -> None:
