@@ -11,6 +11,7 @@ from corewise.analysis.efficiency import Efficiencies, compute_efficiencies
 from corewise.analysis.groups import FullRecordReader, Group, RecordSource, group_records, read_no_records
 from corewise.analysis.ranking import TrialRanking, rank_trials
 from corewise.analysis.scaling.scaling_summary import ScalingSummary, summarize_scaling
+from corewise.analysis.tuning_commands import is_tuning
 from corewise.errors import UserError, suggest_nearest
 from corewise.measured.probes.counter_names import NO_COUNTS
 from corewise.study.axes import AXES
@@ -173,7 +174,8 @@ def _build_table(group: Group, sort: str | None, max_rows: int | None) -> Result
         rows=tuple(rows),
         unmeasured=tuple(_group_by_reason(group)),
         num_left_out=len(group.records) - len(rows),
-        scaling=summarize_scaling(group),
+        # The settings that a tuning tries form no curves.
+        scaling=() if is_tuning(group.study, [group]) else summarize_scaling(group),
         missing_counts=tuple(
             dict.fromkeys(note for record in group.records for note in record.notes if note.startswith(NO_COUNTS))
         ),
