@@ -72,7 +72,7 @@ def test_the_number_of_sets_is_a_power_of_two(size: int) -> None:
 
 def test_short_steps_are_counted_together() -> None:
     assert choose_num_steps(2.0) == 1
-    assert choose_num_steps(0.01) == 10
+    assert choose_num_steps(0.01) == 5
     assert choose_num_steps(0.0) == 500
 
 
