@@ -43,7 +43,8 @@ def make(batch, mode):
     page.write(CODE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     run = ctypes.CFUNCTYPE(None, ctypes.c_long)(address)
-    return {{"step": lambda: run({NUM_ITERATIONS}), "samples_per_step": 1}}
+    # The page lives as long as the step.
+    return {{"step": lambda page=page: run({NUM_ITERATIONS}), "samples_per_step": 1}}
 """
 
 

@@ -266,7 +266,7 @@ class _CountRun:
 
     def _read_last_line(self) -> str:
         text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("==", "--"))]
         return lines[-1].strip() if lines else "no output"
 
 
