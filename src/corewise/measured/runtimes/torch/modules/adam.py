@@ -65,9 +65,9 @@ class CpuAdam:
 
 def has_fused_operator() -> bool:
     """Return whether torch has the fused operator for the CPU; from 2.0 to 2.3 it was for GPUs only."""
-    values = [[torch.ones(1)] for _ in range(4)]
+    weight, gradient, mean, square = ([torch.ones(1)] for _ in range(4))
     try:
-        _run_fused(*values, torch.ones(()), 0.0, 0.0)
+        _run_fused(weight, gradient, mean, square, torch.ones(()), 0.0, 0.0)
     except (AttributeError, RuntimeError):
         return False
     return True
