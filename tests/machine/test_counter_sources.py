@@ -13,7 +13,7 @@ def test_each_source_is_there_or_says_why_not() -> None:
     assert all(each.describe() for each in (perf, cachegrind))
 
 
-def test_a_missing_valgrind_comes_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_valgrind_comes_with_a_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert explain_missing_valgrind().startswith("valgrind is not on the PATH: install it")
 

@@ -107,17 +107,17 @@ def test_the_reduced_run_has_one_thread_and_no_avx512() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "words"),
+    ("params", "expected"),
     [({"isa": "avx512"}, "no AVX-512"), ({"device": "cuda"}, "CPU only"), ({"execution": "compile"}, "compile")],
 )
 def test_what_cachegrind_cannot_count_becomes_a_note(
-    params: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+    params: dict[str, object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/valgrind")
     count = count_with_cachegrind(build_request(build_trial(**params)))
     assert count.metrics == {}
     assert count.notes[0].startswith("no counts by cachegrind: ")
-    assert words in count.notes[0]
+    assert expected in count.notes[0]
 
 
 def test_without_valgrind_the_note_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
