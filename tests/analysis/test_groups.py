@@ -37,7 +37,7 @@ def test_each_study_workload_and_mode_is_a_separate_group() -> None:
 
 def test_only_varying_parameters_are_columns() -> None:
     group = group_of(*scaling())
-    assert group.varying == ("threads",)
+    assert tuple(group.varying) == ("threads",)
     assert group.list_values("threads") == [1, 2, 4, 8, 16]
     assert group.constant["batch"] == 16
     assert "workload" not in group.constant
@@ -81,7 +81,7 @@ def test_a_point_without_a_protocol_does_not_differ_in_it() -> None:
 
 def test_equal_nodes_are_one_machine() -> None:
     group = group_of(trial(1.0), trial(2.0, machine={**MACHINE, "hostname": "node2"}, params={"threads": 8}))
-    assert group.varying == ("threads",)
+    assert tuple(group.varying) == ("threads",)
 
 
 def test_two_allocations_of_one_machine_are_distinguished() -> None:
@@ -195,3 +195,11 @@ def test_the_largest_of_each_number_is_found(pairs: list[tuple[int, float]]) -> 
 def test_values_that_are_not_numbers_become_nan() -> None:
     assert np.isnan(parse_numbers([None, True, "3", float("inf"), [1]])).all()
     assert parse_numbers([1, 2.5, None])[:2].tolist() == [1.0, 2.5]
+
+
+def test_records_from_before_an_axis_have_its_default() -> None:
+    older = trial(100.0, params={"threads": 1})
+    newer = trial(100.0, params={"threads": 2, "isa": "default", "optimizer": "sgd", "nodes": 1})
+    [group] = group_records([RecordSource(label="", records=[older, newer])])
+    assert tuple(group.varying) == ("threads",)
+    assert group.constant["isa"] == "default"

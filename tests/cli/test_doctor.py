@@ -73,7 +73,8 @@ def read_json() -> dict[str, Any]:
 
 def test_json_has_the_names_others_rely_on() -> None:
     answer = read_json()
-    assert set(answer) == {"allocation", "topology", "facts", "software", "foreign_load", "findings", "ceilings"}
+    names = {"allocation", "topology", "facts", "software", "foreign_load", "findings", "ceilings", "counters"}
+    assert set(answer) == names
     assert set(answer["allocation"]) == {"cpus", "num_cores", "memory_bytes", "limits"}
     assert set(answer["allocation"]["cpus"]) <= os.sched_getaffinity(0)
     assert answer["software"]["packages"]["corewise"]

@@ -27,6 +27,7 @@ from corewise.analysis.workload_names import shorten_workload_names
 from corewise.stats.batch_ratios import LogMoments, compute_log_moments
 from corewise.stats.values import Values
 from corewise.store.compact_values import PackedRuns
+from corewise.study.axes import AXES
 from corewise.study.record import Record
 from corewise.text_format import shorten
 
@@ -257,7 +258,7 @@ def _build_group(
 def _build_all_columns(members: Sequence[tuple[Record, RecordSource]]) -> dict[str, Sequence[Any]]:
     """Build the columns of parameters and of those conditions that differ."""
     records = [record for record, _ in members]
-    columns = build_columns([record.params for record in records])
+    columns = {n: _fill_added_axis(n, v) for n, v in build_columns([record.params for record in records]).items()}
     for name in GROUPED_BY:
         columns.pop(name, None)
     labels = label_machines(records)
@@ -277,6 +278,14 @@ def _build_all_columns(members: Sequence[tuple[Record, RecordSource]]) -> dict[s
     if protocols is not None:
         columns["protocol"] = protocols
     return columns
+
+
+def _fill_added_axis(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Replace missing values of an axis by its default, which all records had from before the axis existed."""
+    default = AXES[name].default if name in AXES else None
+    if not isinstance(default, str | int | bool) or None not in values:
+        return values
+    return [default if value is None else value for value in values]
 
 
 def _describe_protocols(records: Sequence[Record]) -> list[str] | None:

@@ -229,6 +229,7 @@ def _print_plan(shown: _ShownPlan, *, show_commands: bool, is_trusted: bool) -> 
 
 
 def _print_summary(shown: _ShownPlan, console: "Console") -> None:
+    from corewise.measured.probes.counter_names import CACHEGRIND
     from corewise.study.durations import format_duration
 
     made = shown.plan
@@ -237,9 +238,10 @@ def _print_summary(shown: _ShownPlan, console: "Console") -> None:
     excluded = f", {made.num_excluded} points excluded by constraints" if made.num_excluded else ""
     trials = "1 trial" if len(made.trials) == 1 else f"{len(made.trials)} trials"
     done = f" ({shown.num_done} already done)" if shown.num_done else ""
+    counts = " cachegrind adds minutes for each trial." if made.study.protocol.counters == CACHEGRIND else ""
     console.print(
         f"\n{trials}{done}, {runs if runs == most else f'{runs} to {most}'} runs in fresh processes, "
-        f"{len(made.skipped)} skipped{excluded}; about {format_duration(shown.estimate_s)} (rough estimate)."
+        f"{len(made.skipped)} skipped{excluded}; about {format_duration(shown.estimate_s)} (rough estimate).{counts}"
     )
 
 

@@ -35,7 +35,7 @@ from corewise.trusted_paths import create_private_folder
 # Both runs must end within this time.
 COUNT_LIMIT_S = 1800.0
 # So much work of a step exceeds the noise of starting the interpreter, which differs between two runs.
-MIN_COUNTED_S = 0.1
+MIN_COUNTED_S = 0.05
 MAX_COUNTED_STEPS = 500
 # The two runs share the memory; each needs this much more than the trial, for translated code.
 VALGRIND_BYTES = 3 << 30
@@ -119,7 +119,7 @@ def choose_num_steps(step_s: float) -> int:
 
     Example:
         >>> choose_num_steps(0.5), choose_num_steps(0.001)
-        (1, 100)
+        (1, 50)
     """
     return max(1, min(MAX_COUNTED_STEPS, math.ceil(MIN_COUNTED_S / max(step_s, 1e-9))))
 
@@ -266,7 +266,7 @@ class _CountRun:
 
     def _read_last_line(self) -> str:
         text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("==", "--"))]
         return lines[-1].strip() if lines else "no output"
 
 

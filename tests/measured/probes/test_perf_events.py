@@ -135,8 +135,8 @@ def test_a_container_that_forbids_the_call_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "expected"),
     [(errno.ENOENT, "no PMU"), (errno.ENOSYS, "perf_event_open"), (errno.EMFILE, "ulimit -n"), (errno.E2BIG, "failed")],
 )
-def test_every_refusal_has_a_reason(code: int, words: str) -> None:
-    assert words in explain_refusal(code)
+def test_every_refusal_has_a_reason(code: int, expected: str) -> None:
+    assert expected in explain_refusal(code)

@@ -31,12 +31,12 @@ def test_an_instruction_set_that_the_processor_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "words"), [("jax", "--xla_cpu_max_isa"), ("tensorflow", "Eigen"), ("numpy", "BLAS")]
+    ("runtime", "expected"), [("jax", "--xla_cpu_max_isa"), ("tensorflow", "Eigen"), ("numpy", "BLAS")]
 )
-def test_only_torch_follows_the_limit(runtime: str, words: str) -> None:
+def test_only_torch_follows_the_limit(runtime: str, expected: str) -> None:
     reason = explain(workload="matmul", mode="infer", batch=1, runtime=runtime, isa="avx2")
     assert "isa: avx2 is for runtime: torch" in reason
-    assert words in reason
+    assert expected in reason
 
 
 def test_bfloat16_products_need_an_instruction_set_with_bfloat16() -> None:

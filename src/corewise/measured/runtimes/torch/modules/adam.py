@@ -6,7 +6,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Any, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ class CpuAdam:
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
         self._num_steps = torch.zeros(())
-        # Adam without decay and AdamW differ only in the decay.
-        self.is_fused = hasattr(torch, "_fused_adamw_")
+        self.is_fused = has_fused_operator()
 
     def zero_grad(self) -> None:
         """Free the gradients."""
@@ -50,21 +49,8 @@ class CpuAdam:
                 self._update(parameter, mean, square)
             return
         parameters, means, squares = (list(column) for column in zip(*rows))
-        torch._fused_adamw_(
-            parameters,
-            [p.grad for p in parameters],
-            means,
-            squares,
-            [],
-            [self._num_steps] * len(rows),
-            lr=self._lr,
-            beta1=BETA1,
-            beta2=BETA2,
-            weight_decay=self._decay,
-            eps=EPSILON,
-            amsgrad=False,
-            maximize=False,
-        )
+        gradients = [p.grad for p in parameters]
+        _run_fused(parameters, gradients, means, squares, self._num_steps, self._lr, self._decay)
 
     def _update(self, parameter: nn.Parameter, mean: Tensor, square: Tensor) -> None:
         gradient, num_steps = parameter.grad, float(self._num_steps)
@@ -75,3 +61,40 @@ class CpuAdam:
         square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         scale = (square / (1 - BETA2**num_steps)).sqrt_().add_(EPSILON)
         parameter.addcdiv_(mean, scale, value=-self._lr / (1 - BETA1**num_steps))
+
+
+def has_fused_operator() -> bool:
+    """Return whether torch has the fused operator for the CPU; from 2.0 to 2.3 it was for GPUs only."""
+    weight, gradient, mean, square = ([torch.ones(1)] for _ in range(4))
+    try:
+        _run_fused(weight, gradient, mean, square, torch.ones(()), 0.0, 0.0)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def _run_fused(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Any],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    num_steps: Tensor,
+    lr: float,
+    decay: float,
+) -> None:
+    """Update all parameters at once. Adam without decay and AdamW differ only in the decay."""
+    torch._fused_adamw_(
+        list(parameters),
+        list(gradients),
+        list(means),
+        list(squares),
+        [],
+        [num_steps] * len(parameters),
+        lr=lr,
+        beta1=BETA1,
+        beta2=BETA2,
+        weight_decay=decay,
+        eps=EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )

@@ -33,7 +33,7 @@ def test_with_smt_they_are_numbers_of_cpus(expand: Any) -> None:
     assert list_threads(expand("threads: [socket, node], smt: true")) == [16, 32]
 
 
-def test_equal_words_make_one_point(expand: Any) -> None:
+def test_equal_keywords_make_one_point(expand: Any) -> None:
     one_socket = replace(MACHINE, num_cores=8, num_cpus=16, num_sockets=1)
     assert list_threads(expand("threads: [socket, node, allocation]", one_socket)) == [8]
 
