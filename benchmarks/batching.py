@@ -131,9 +131,7 @@ def measure_planning(num_images):
     """Measure the first and the second epoch plan of a large collection, each in a fresh process."""
     import json
 
-    print(
-        f"\nplans of {num_images:,} images for 4 ranks: seconds (CPU seconds) of the first and the next epoch, peak memory"
-    )
+    print(f"\n{num_images:,} images, 4 ranks: seconds (CPU seconds) of the first and next plan, peak memory")
     result = {}
     for which, policy, limit in (("mid", "bucket", 32), ("mid", "budget", 48_000_000), ("high", "bucket", 4),
                                  ("high", "budget", 60_000_000)):  # fmt: skip

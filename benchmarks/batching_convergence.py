@@ -1,9 +1,9 @@
 """Training with batches of similar shapes, compared with random batches: loss against images and against time.
 
 The task is generated: JPEG files of many sizes whose class is the direction of faint stripes. Files are decoded in each
-epoch. Every policy trains the same network from the same start, over several seeds, for equal numbers of images, and at
-the peak memory of random batches. Images of a test collection of another seed are classified one by one, so padding plays
-no part there.
+epoch. Every policy trains the same network from the same start, over several seeds, for equal numbers of images.
+`budget` batches get the mean pixels of `random` ones. Images of a test collection of another seed are classified one by
+one, so padding plays no part there.
 
     python benchmarks/batching_convergence.py --seeds 3 --json OUT
 """
@@ -59,7 +59,7 @@ def measure_accuracy(network, dataset):
     return sum(right) / len(right)
 
 
-def train(policy, dataset, test, batch, peak, seed, num_epochs):
+def train(policy, dataset, test, batch, max_pixels, seed, num_epochs):
     """Train and return the final accuracy, and the curve: images, seconds, loss of each epoch."""
     import torch
     from torch.utils.data import DataLoader
@@ -67,9 +67,8 @@ def train(policy, dataset, test, batch, peak, seed, num_epochs):
     torch.manual_seed(seed)
     network = build_network()
     optimizer = torch.optim.Adam(network.parameters(), 2e-3)
-    # Fewer images per batch would mean more updates for the same images, so `budget` gets the mean memory of random
-    # batches, which leads to a similar number of updates.
-    limit = {"max_pixels": peak} if policy == "budget" else {"batch_size": batch}
+    # At the peak pixels of random batches, `budget` would make far fewer updates for the same images.
+    limit = {"max_pixels": max_pixels} if policy == "budget" else {"batch_size": batch}
     sampler = ShapeBatchSampler(dataset.sizes, policy=policy, seed=seed, **limit)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=PadCollate(), num_workers=2, persistent_workers=True)
     curve, start, num_images, num_updates = [], time.perf_counter(), 0, 0
@@ -116,9 +115,7 @@ def main():
                     f"{found['updates']} updates, {seconds:.1f} s",
                     flush=True,
                 )
-    print(
-        f"\n{'':8} {'accuracy: mean':>15} {'low':>6} {'high':>6} {'seconds':>8}   loss after each epoch (mean over seeds)"
-    )
+    print(f"\n{'':8} {'mean accuracy':>15} {'low':>6} {'high':>6} {'seconds':>8}   mean loss after each epoch")
     for policy, runs in results.items():
         accuracies = [run["accuracy"] for run in runs]
         losses = [
@@ -127,7 +124,8 @@ def main():
         seconds = statistics.median(run["curve"][-1][1] for run in runs)
         curve = " ".join(f"{loss:.3f}" for loss in losses)
         print(
-            f"{policy:8} {statistics.mean(accuracies):15.3f} {min(accuracies):6.3f} {max(accuracies):6.3f} {seconds:8.1f}   {curve}"
+            f"{policy:8} {statistics.mean(accuracies):15.3f} {min(accuracies):6.3f} {max(accuracies):6.3f} "
+            f"{seconds:8.1f}   {curve}"
         )
     print(f"chance: {1 / NUM_CLASSES:.3f}")
     write_figures(options.json, **results)
