@@ -21,7 +21,7 @@ from measuring import write_figures
 from corewise.batching import ImageDataset, PadCollate, ShapeBatchSampler, generate_collection, read_image_sizes
 
 POLICIES = ("random", "bucket", "budget")
-NUM_CLASSES = 4
+NUM_CLASSES = 12
 
 
 def build_network():
@@ -44,7 +44,7 @@ def build_network():
             weights = nn.functional.interpolate(masks[:, None].float(), found.shape[-2:], mode="nearest")
             return self.classify((found * weights).sum((2, 3)) / weights.sum((2, 3)).clamp(min=1))
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     return MaskedNetwork()
 
 
@@ -89,11 +89,11 @@ def train(policy, dataset, test, batch, max_pixels, seed, num_epochs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=400)
-    parser.add_argument("--test-images", type=int, default=200)
+    parser.add_argument("--images", type=int, default=320)
+    parser.add_argument("--test-images", type=int, default=240)
     parser.add_argument("--megapixels", type=float, default=0.02)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
