@@ -2,8 +2,8 @@
 
 The task is generated: JPEG files of many sizes whose class is the direction of faint stripes. Files are decoded in each
 epoch. Every policy trains the same network from the same start, over several seeds, for equal numbers of images.
-`budget` batches get the mean pixels of `random` ones. Images of a test collection of another seed are classified one by
-one, so padding plays no part there.
+`budget` batches get as many pixels as lead to equally many updates. Images of a test collection of another seed are
+classified one by one, so padding plays no part there.
 
     python benchmarks/batching_convergence.py --seeds 3 --json OUT
 """
@@ -21,7 +21,7 @@ from measuring import write_figures
 from corewise.batching import ImageDataset, PadCollate, ShapeBatchSampler, generate_collection, read_image_sizes
 
 POLICIES = ("random", "bucket", "budget")
-NUM_CLASSES = 12
+NUM_CLASSES = 8
 
 
 def build_network():
@@ -48,6 +48,17 @@ def build_network():
     return MaskedNetwork()
 
 
+def find_equal_budget(sizes, batch):
+    """Return the pixels per batch that lead to about as many batches as `batch` images each."""
+    wanted = len(sizes) / batch
+    low, high = int(sizes.prod(axis=1).mean()), 10 * batch * int(sizes.prod(axis=1).max())
+    while high - low > low // 50:
+        middle = (low + high) // 2
+        num_batches = len(ShapeBatchSampler(sizes, policy="budget", max_pixels=middle))
+        low, high = (middle, high) if num_batches > wanted else (low, middle)
+    return high
+
+
 def measure_accuracy(network, dataset):
     import torch
 
@@ -67,7 +78,6 @@ def train(policy, dataset, test, batch, max_pixels, seed, num_epochs):
     torch.manual_seed(seed)
     network = build_network()
     optimizer = torch.optim.Adam(network.parameters(), 2e-3)
-    # At the peak pixels of random batches, `budget` would make far fewer updates for the same images.
     limit = {"max_pixels": max_pixels} if policy == "budget" else {"batch_size": batch}
     sampler = ShapeBatchSampler(dataset.sizes, policy=policy, seed=seed, **limit)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=PadCollate(), num_workers=2, persistent_workers=True)
@@ -93,7 +103,7 @@ def main():
     parser.add_argument("--test-images", type=int, default=240)
     parser.add_argument("--megapixels", type=float, default=0.02)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -104,10 +114,10 @@ def main():
                 Path(folder, name), count, seed=seed, mean_megapixels=options.megapixels, num_classes=NUM_CLASSES
             )
         dataset, test = (ImageDataset(read_image_sizes(Path(folder, name))) for name in ("train", "test"))
-        random = ShapeBatchSampler(dataset.sizes, policy="random", batch_size=options.batch).compute_figures()
+        max_pixels = find_equal_budget(dataset.sizes, options.batch)
         for seed in range(options.seeds):
             for policy in POLICIES:
-                found = train(policy, dataset, test, options.batch, int(random.mean_pixels), seed, options.epochs)
+                found = train(policy, dataset, test, options.batch, max_pixels, seed, options.epochs)
                 results[policy].append(found)
                 images, seconds, loss = found["curve"][-1]
                 print(
