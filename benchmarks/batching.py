@@ -103,9 +103,8 @@ def compare_policies(name, sizes, batch, seeds):
     fixed = statistics.median(1 - row[0] for row in rows["sorted"])
     groups = statistics.median(1 - row[0] for row in rows["aspect groups"])
     print(f"\n{name}: {len(sizes):,} images, {seeds} seeds, informative rate by computed pixels")
-    print(
-        f"{'':14} {'padding':>8} {'peak MP':>8} {'/random':>8} {'/aspect':>8} {'/sorted':>8} {'step':>7} {'epoch':>7} {'companions':>10}"
-    )
+    heads = ("padding", "peak MP", "/random", "/aspect", "/sorted", "step", "epoch")
+    print(f"{'':14}" + "".join(f"{head:>9}" for head in heads) + f"{'companions':>11}")
     for policy, values in rows.items():
         share = 1 - statistics.median(row[0] for row in values)
         companions = float("nan")
@@ -131,9 +130,7 @@ def measure_planning(num_images):
     """Measure the first and the second epoch plan of a large collection, each in a fresh process."""
     import json
 
-    print(
-        f"\nplans of {num_images:,} images for 4 ranks: seconds (CPU seconds) of the first and the next epoch, peak memory"
-    )
+    print(f"\n{num_images:,} images, 4 ranks: seconds (CPU seconds) of the first and next plan, peak memory")
     result = {}
     for which, policy, limit in (("mid", "bucket", 32), ("mid", "budget", 48_000_000), ("high", "bucket", 4),
                                  ("high", "budget", 60_000_000)):  # fmt: skip

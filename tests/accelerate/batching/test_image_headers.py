@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_the_orientation_of_exif_is_found(tmp_path: Path, name: str) -> None:
     header = read_bytes(write_image(tmp_path / name, turned=True).read_bytes())
     assert header.orientation == 6
     assert header.is_turned
+
+
+def test_exif_behind_the_pixels_of_a_png_counts(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = struct.pack(">I4s", len(data), b"eXIf") + data + struct.pack(">I", zlib.crc32(b"eXIf" + data))
+    png = write_image(tmp_path / "a.png").read_bytes()
+    assert read_bytes(png[:-12] + chunk + png[-12:]).is_turned
 
 
 def test_a_lossless_webp_with_alpha_has_four_channels(tmp_path: Path) -> None:

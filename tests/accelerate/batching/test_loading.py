@@ -139,7 +139,8 @@ def test_a_file_that_changed_after_the_scan_is_named(tmp_path: Path) -> None:
 
 def test_a_stream_is_collated(collection: Path) -> None:
     dataset = ImageDataset(read_image_sizes(collection))
-    samples = (dataset[i] for i in range(len(dataset)))
+    # Workers decode, and the main process forms batches.
+    samples = DataLoader(dataset, batch_size=None, num_workers=1, shuffle=True)
     stream = ShapeBatchStream(samples, lambda sample: sample[0].shape[-2:], max_pixels=60_000, buffer_size=16)
     assert sum(len(PadCollate()(batch).targets) for batch in stream) == 41
 

@@ -85,7 +85,10 @@ def _scale_sizes(found: ScannedFolder, short_side: int) -> NDArray[np.int64]:
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:
-    """Return the image in 8-bit colour; Pillow alone would clip 16-bit grey."""
+    """Return the image in 8-bit colour without alpha; Pillow alone would clip 16-bit grey."""
     if image.mode in _WIDE_GREY:
         return Image.fromarray((np.asarray(image) / _GREY_STEPS).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        # Pillow warns of a direct conversion.
+        image = image.convert("RGBA")
     return image.convert("RGB")

@@ -17,6 +17,8 @@ from corewise.accelerate.batching.errors import BatchingError
 
 # Pixels per period of the stripes, which keep their width when an image is larger.
 _STRIPE_PIXELS = 16.0
+# Deviation of the direction, as a share of the distance between classes: 98 % of the images can be classified.
+_DIRECTION_DEVIATION = 0.22
 # Contrast of the stripes and deviation of the noise, in grey levels. Noise makes files as large as photographs.
 _STRIPE_CONTRAST, _NOISE_DEVIATION = 40.0, 12.0
 # Noise is drawn once per image as a tile of this side.
@@ -36,6 +38,7 @@ def generate_collection(
     """Write JPEG files to a new or empty folder, one subfolder per class.
 
     A class is the direction of faint stripes, so it can be learnt at any size and shape, and shape does not reveal it.
+    Directions vary within a class, so that the best possible accuracy is 98 %.
 
     Args:
         folder: where to write; it must be empty or absent.
@@ -60,9 +63,10 @@ def generate_collection(
 
     def write(number: int) -> None:
         height, width = sizes[number].tolist()
-        angle = np.pi * classes[number] / num_classes
+        rng = np.random.default_rng([seed, 200, number])
+        angle = np.pi * (classes[number] + _DIRECTION_DEVIATION * rng.standard_normal()) / num_classes
         path = root / f"class-{classes[number]}" / f"image-{number:06d}.jpg"
-        _write_image(path, height, width, angle, np.random.default_rng([seed, 200, number]))
+        _write_image(path, height, width, angle, rng)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for number, _ in enumerate(pool.map(write, range(num_images)), start=1):

@@ -187,6 +187,10 @@ def _parse_png(file: BinaryIO, num_bytes: int) -> ImageHeader:
             file.seek(length + 4, 1)
     width, height, bits, colour = fields
     _require_end(file, num_bytes, b"IEND")
+    if orientation == 1:
+        # Some programs write EXIF behind the pixels.
+        file.seek(max(0, num_bytes - _TAIL_BYTES))
+        orientation = _parse_orientation(file.read().partition(b"eXIf")[2])
     return ImageHeader("png", width, height, _PNG_CHANNELS.get(colour, 3), bits, orientation)
 
 
