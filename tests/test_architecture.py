@@ -46,7 +46,7 @@ ALLOWED_IMPORTS = {
 }
 # Inside the measured side: what is computed does not know with what.
 MEASURED_IMPORTS = {
-    "workloads": {"runtimes.base", "runtimes.communication.communicator", "parameters", "trial", "cache_sizes"},
+    "workloads": {"runtimes.base", "runtimes.communication", "parameters", "trial", "cache_sizes"},
     "probes": {"pinning", "sysfs"},
 }
 

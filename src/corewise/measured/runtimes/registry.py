@@ -14,7 +14,7 @@ from corewise.measured.workloads.registry import Registry, RegistryEntry
 
 BUILT_IN: Mapping[str, RegistryEntry] = {
     "numpy": RegistryEntry("corewise.measured.runtimes.numpy.runtime:NumpyRuntime", version=1),
-    "torch": RegistryEntry("corewise.measured.runtimes.torch.runtime:TorchRuntime", version=1),
+    "torch": RegistryEntry("corewise.measured.runtimes.torch.runtime:TorchRuntime", version=2),
     "jax": RegistryEntry("corewise.measured.runtimes.jax.runtime:JaxRuntime", version=1),
     "tensorflow": RegistryEntry("corewise.measured.runtimes.tensorflow.runtime:TensorflowRuntime", version=1),
 }
