@@ -8,7 +8,8 @@ only:
 
     PYTHONPATH=src python benchmarks/data_parallel.py --points resnet50:64:8x2 alexnet:256:16x1 --json OUT
 
-A point is MODEL:GLOBAL_BATCH:RANKSxTHREADS. `--buckets` adds shared memory with other bucket sizes in MiB.
+A point is MODEL:GLOBAL_BATCH:RANKSxTHREADS. `shared` averages after the backward pass, as `attach` does within a node,
+and `shared-overlap` while it runs. `--buckets` adds shared memory with other bucket sizes in MiB.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SOURCES = str(Path(__file__).resolve().parent.parent / "src")
 RETAIN = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**26)}
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 NUM_BATCHES = 2
-METHODS = ("replicas", "no-sync", "gloo", "shared")
+METHODS = ("replicas", "no-sync", "gloo", "shared", "shared-overlap")
 SPLIT = ("compute_s", "communication_s", "exposed_communication_s", "imbalance_s")
 
 
@@ -67,9 +68,10 @@ class Method:
 
         from corewise import collectives
 
-        size = {"bucket_cap_mb": int(name.split("-")[1])} if "-" in name else {}
+        option = name.partition("-")[2]
+        size = {"bucket_cap_mb": int(option)} if option.isdigit() else {}
         model = torch.nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True, **size)
-        attached = collectives.attach(model, timeout_s=300)
+        attached = collectives.attach(model, timeout_s=300, overlap=option == "overlap")
         if attached.backend != "shared":
             raise SystemExit(f"shared memory is not used: {attached.reason}")
         attached.observer = self.timeline.add_bucket

@@ -1,4 +1,4 @@
-"""Average the gradients of DistributedDataParallel in shared memory, while the backward pass runs.
+"""Average the gradients of DistributedDataParallel in shared memory.
 
 Measured side: standard library and torch only, Python 3.9.
 """
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from corewise.accelerate.collectives.shared_allreduce import DEFAULT_TIMEOUT_S, CollectiveError, SharedAllreduce
+from corewise.accelerate.collectives.shared_allreduce import DEFAULT_TIMEOUT_S, SPINS, CollectiveError, SharedAllreduce
 from corewise.accelerate.unsupported import Unsupported
 
 # Polls before the helper thread sleeps. It shares its core with the backward pass, so it sleeps early.
@@ -32,19 +32,24 @@ class AttachedCollectives:
     Attributes:
         backend: `shared`, or the name of the process group's backend, for example `gloo`.
         reason: why shared memory is not used; empty if it is.
+        overlap: buckets are averaged while the backward pass runs, not after it.
         communication_s: the seconds that the helper thread has spent in reductions.
         observer: if set, it is called for every bucket with the times of `perf_counter` at which its local gradients
             were complete and at which it was averaged.
     """
 
-    def __init__(self, backend: str, reason: str, reducer: Optional[SharedAllreduce], num_ranks: int) -> None:
+    def __init__(
+        self, backend: str, reason: str, reducer: Optional[SharedAllreduce], num_ranks: int, overlap: bool = True
+    ) -> None:
         self.backend, self.reason = backend, reason
-        self.num_ranks = num_ranks
+        self.num_ranks, self.overlap = num_ranks, overlap
         self.communication_s = 0.0
         self._process = os.getpid()
         self.observer: Optional[Callable[[float, float], None]] = None
         self._reducer = reducer
         self._tasks: queue.SimpleQueue[Optional[Tuple[Tensor, Any, float]]] = queue.SimpleQueue()
+        # Buckets that wait for the end of the backward pass.
+        self._waiting: List[Tuple[Tensor, Any]] = []
         self._thread: Optional[threading.Thread] = None
         if reducer is not None:
             # A rank that ends must not wait for reductions that no other rank takes part in.
@@ -66,8 +71,8 @@ class AttachedCollectives:
             self._thread = None
             self._reducer.close()
 
-    def average(self, buffer: Tensor) -> Any:
-        """Start to average the buffer in place; return a future of it."""
+    def average(self, buffer: Tensor, is_last: bool = True) -> Any:
+        """Average the buffer in place, now or together with the last one of this backward pass; return a future of it."""
         if self._thread is None or self._process != os.getpid():
             raise CollectiveError(
                 "the shared memory of this model is closed, or belongs to the process that forked this one; "
@@ -76,7 +81,12 @@ class AttachedCollectives:
         raw: Any = torch.futures.Future()
         # An error must be raised in a callback: DDP does not recognize one that is set as the result.
         checked = raw.then(_raise_problem)
-        self._tasks.put((buffer, raw, time.perf_counter()))
+        self._waiting.append((buffer, raw))
+        if self.overlap or is_last:
+            now, waiting = time.perf_counter(), self._waiting
+            self._waiting = []
+            for each, future in waiting:
+                self._tasks.put((each, future, now))
         return checked
 
     def _reduce_buckets(self) -> None:
@@ -100,11 +110,15 @@ class AttachedCollectives:
 
     def _average_now(self, buffer: Tensor) -> None:
         assert self._reducer is not None
-        self._reducer.allreduce(buffer, 1.0 / self.num_ranks, OVERLAPPED_SPINS)
+        self._reducer.allreduce(buffer, 1.0 / self.num_ranks, OVERLAPPED_SPINS if self.overlap else SPINS)
 
 
 def attach(
-    model: nn.Module, *, timeout_s: float = DEFAULT_TIMEOUT_S, node: Optional[str] = None
+    model: nn.Module,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    node: Optional[str] = None,
+    overlap: Optional[bool] = None,
 ) -> AttachedCollectives:
     """Average the gradients of a DDP model in shared memory instead of over gloo.
 
@@ -117,6 +131,8 @@ def attach(
         model: a DistributedDataParallel module.
         timeout_s: how long a rank waits for another one before the backward pass raises an error.
         node: the name of this rank's node; default: found from the kernel's boot and namespaces.
+        overlap: whether buckets are averaged while the backward pass runs; default: only between nodes. Within a node
+            a sum is work for the same cores, and ranks that compute let each other wait for every chunk of it.
 
     Returns:
         An object with `backend`, `reason` and `explain()`.
@@ -146,10 +162,12 @@ def attach(
         except Unsupported as problem:
             reason = str(problem)
     backend = str(dist.get_backend(group)) if reducer is None else "shared"
-    attached = AttachedCollectives(backend, reason, reducer, num_ranks)
+    if overlap is None:
+        overlap = reducer is not None and reducer.num_nodes > 1
+    attached = AttachedCollectives(backend, reason, reducer, num_ranks, overlap)
     if reducer is not None:
         # DDP refuses hooks whose annotations are texts, as they are in this file, so the hook has none.
-        model.register_comm_hook(attached, lambda state, bucket: state.average(bucket.buffer()))
+        model.register_comm_hook(attached, lambda state, bucket: state.average(bucket.buffer(), bucket.is_last()))
         _attached[model] = attached
     return attached
 
