@@ -163,7 +163,9 @@ def attach(
             reason = str(problem)
     backend = str(dist.get_backend(group)) if reducer is None else "shared"
     if overlap is None:
-        overlap = reducer is not None and reducer.num_nodes > 1
+        # DDP may leave out the last bucket, whose end the others would wait for.
+        is_incomplete = getattr(model, "skip_all_reduce_unused_params", False)
+        overlap = is_incomplete or (reducer is not None and reducer.num_nodes > 1)
     attached = AttachedCollectives(backend, reason, reducer, num_ranks, overlap)
     if reducer is not None:
         # DDP refuses hooks whose annotations are texts, as they are in this file, so the hook has none.
