@@ -53,8 +53,8 @@ def shapes(
     """Show what padding costs when images of many sizes share batches, and recommend how to batch them.
 
     The sizes are read from the headers of the files; nothing is decoded or trained. An epoch is planned with every
-    policy. All policies may use the same peak memory: that of random batches of --batch images, or --max-pixels.
-    Without either, a batch may take half of the memory. Exit codes: 0 done, 2 an error in the command or the folder.
+    policy, none of which takes more memory than random batches of --batch images, or than --max-pixels. Without
+    either, a batch may take half of the memory. Exit codes: 0 done, 2 an error in the command or the folder.
 
     Examples:
 

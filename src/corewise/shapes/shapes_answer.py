@@ -25,6 +25,8 @@ LITTLE_PADDING = 0.02
 CLEAR_DIFFERENCE = 0.03
 # Up to this ratio of the largest batch to the mean, equal numbers of images keep memory even.
 EVEN_MEMORY = 1.5
+# Pixels of a `budget` batch over those of its images.
+ROOM_FOR_PADDING = 1.1
 # Random batches whose largest exceeds the limit are made smaller; this many times at most.
 _MAX_SHRINKS = 40
 
@@ -126,42 +128,57 @@ class ShapesAnswer:
 def answer_shapes(
     found: ScannedFolder, question: ShapesQuestion, memory_bytes: int, show: Callable[[str], None]
 ) -> ShapesAnswer:
-    """Plan an epoch with every policy at the same peak memory, and recommend one.
+    """Plan an epoch with every policy, none with more memory than random batches, and recommend one.
 
     Args:
         memory_bytes: what the user may use; it limits the batch if the question does not.
         show: called with what is being done.
     """
     sizes = found.sizes if question.short_side is None else scale_short_side(found.sizes, question.short_side)
-    batch, max_pixels = _choose_limits(sizes, question, memory_bytes)
+    limits = _choose_limits(sizes, question, memory_bytes)
     answers: dict[str, PolicyAnswer] = {}
     for policy in POLICIES:
         show(f"planning {policy} batches")
-        of_pixels = policy in ("budget", "pack")
-        # Equal numbers of large images would otherwise exceed the memory of random batches.
-        options = {} if of_pixels else {"batch_size": batch}
-        if policy != "random":
-            options["max_pixels"] = max_pixels
+        if policy in ("budget", "pack"):
+            options = {"max_pixels": limits.budget}
+        else:
+            options = {"batch_size": limits.batch}
+            # Equal numbers of large images would otherwise exceed the memory of random batches.
+            if policy != "random":
+                options["max_pixels"] = limits.peak
         answers[policy] = _plan_policy(sizes, policy, options, question, answers.get("random"))
     recommended, reason = _recommend(answers, question)
     return ShapesAnswer(found, sizes, question, answers, recommended, reason)
 
 
-def _choose_limits(sizes: NDArray[np.int64], question: ShapesQuestion, memory_bytes: int) -> tuple[int, int]:
-    """Return the images per batch and the pixels per batch that both lead to the same peak memory."""
-    if question.batch is not None:
-        return question.batch, _find_peak(sizes, question.batch, question)
+@dataclass(frozen=True)
+class _Limits:
+    """Images per batch, the most pixels of any batch, and the pixels of `budget` and `pack`."""
+
+    batch: int
+    peak: int
+    budget: int
+
+
+def _choose_limits(sizes: NDArray[np.int64], question: ShapesQuestion, memory_bytes: int) -> _Limits:
+    """Return limits with which no policy takes more memory than random batches, or than the user allows."""
+    pixels = sizes[:, 0] * sizes[:, 1]
     # A limit below the largest image would only put that image into its own, larger batch.
-    largest = int((sizes[:, 0] * sizes[:, 1]).max())
+    largest, mean = int(pixels.max()), float(pixels.mean())
+    if question.batch is not None:
+        peak = _find_peak(sizes, question.batch, question)
+        # About as many images as asked, so that an epoch has as many updates.
+        budget = min(peak, max(largest, int(ROOM_FOR_PADDING * question.batch * mean)))
+        return _Limits(question.batch, peak, budget)
     by_memory = int(MEMORY_SHARE * memory_bytes / 1e3 / question.gb_per_megapixel)
     limit = question.max_pixels or max(by_memory, largest)
-    batch = max(1, min(len(sizes) // question.ranks, int(limit / max(1.0, float((sizes[:, 0] * sizes[:, 1]).mean())))))
+    batch = max(1, min(len(sizes) // question.ranks, int(limit / max(1.0, mean))))
     for _ in range(_MAX_SHRINKS):
         peak = _find_peak(sizes, batch, question)
         if peak <= limit or batch == 1:
             break
         batch = max(1, min(batch - 1, int(batch * limit / peak)))
-    return batch, limit
+    return _Limits(batch, limit, limit)
 
 
 def _find_peak(sizes: NDArray[np.int64], batch: int, question: ShapesQuestion) -> int:
@@ -209,7 +226,7 @@ def _recommend(answers: Mapping[str, PolicyAnswer], question: ShapesQuestion) ->
     if abs(bucket.padding_share - budget.padding_share) > CLEAR_DIFFERENCE:
         best, other = ("bucket", "budget") if bucket.padding_share < budget.padding_share else ("budget", "bucket")
         share = answers[other].figures.padding_share
-        return best, f"within the same peak memory, `{other}` batches hold {100 * share:.1f} % padding"
+        return best, f"`{other}` batches hold {100 * share:.1f} % padding"
     if question.max_pixels is not None:
         return "budget", "it fills the pixels that you allow"
     unevenness = bucket.peak_pixels / bucket.mean_pixels

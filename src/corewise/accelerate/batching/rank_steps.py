@@ -74,13 +74,20 @@ def divide_over_ranks(
     imbalance = compute_imbalance(costs[groups])
     unbalanced = np.flatnonzero(imbalance > MAX_STEP_IMBALANCE)
     spare_cost = _MAX_EXTRA_COST * float(costs.sum())
-    replaced, parts = [], []
+    replaced: List[int] = []
+    parts: List[Batches] = []
     for group in unbalanced[np.argsort(-imbalance[unbalanced])][:_MAX_DIVIDED_STEPS].tolist():
-        divided = _divide_again(batches.take(groups[group]), costs[groups[group]], spare_cost, rules)
-        if divided is not None:
-            spare_cost -= max(0.0, float(rules.compute_costs(divided).sum() - costs[groups[group]].sum()))
-            replaced.append(group)
-            parts.append(divided)
+        # If the images of a step cannot be balanced, those of the next more expensive step help.
+        for joined in ([group], [group, group + 1]):
+            if joined[-1] == len(groups) or set(joined) & set(replaced):
+                continue
+            numbers = groups[joined].reshape(-1)
+            divided = _divide_again(batches.take(numbers), costs[numbers], world_size, spare_cost, rules)
+            if divided is not None:
+                spare_cost -= max(0.0, float(rules.compute_costs(divided).sum() - costs[numbers].sum()))
+                replaced += joined
+                parts.append(divided)
+                break
     if replaced:
         kept = np.delete(groups, replaced, axis=0)
         batches = batches.take(kept.reshape(-1))
@@ -157,19 +164,21 @@ def _respects_limit(batches: Batches, limit: BatchLimit) -> bool:
     return not bool(np.any(too_large & (batches.counts > 1)))
 
 
-def _divide_again(step: Batches, costs: Costs, spare_cost: float, rules: DivisionRules) -> Optional[Batches]:
-    """Divide the images of a step again, into one step or into two smaller ones; None if that brings nothing."""
-    world_size = len(step.starts)
-    best, lowest = None, float(compute_imbalance(costs[None])[0])
-    for num_parts in (world_size, 2 * world_size):
-        divided = _partition(step.images, num_parts, rules)
+def _divide_again(
+    joined: Batches, costs: Costs, world_size: int, spare_cost: float, rules: DivisionRules
+) -> Optional[Batches]:
+    """Divide the images of one or two steps again, into as many steps or one more; None if that brings nothing."""
+    num_batches = len(joined.starts)
+    best, lowest = None, float(compute_imbalance(costs.reshape(-1, world_size)).max())
+    for num_parts in (num_batches, num_batches + world_size):
+        divided = _partition(joined.images, num_parts, rules)
         if divided is None or not _respects_limit(divided, rules.limit):
             continue
         divided = divided.take(np.argsort(rules.compute_costs(divided), kind="stable"))
         divided_costs = rules.compute_costs(divided)
         imbalance = float(compute_imbalance(divided_costs.reshape(-1, world_size)).max())
         # Memory must not grow either.
-        fits = divided.padded_pixels.max() <= max(step.padded_pixels.max(), rules.limit.max_pixels or 0)
+        fits = divided.padded_pixels.max() <= max(joined.padded_pixels.max(), rules.limit.max_pixels or 0)
         if imbalance < lowest and fits and divided_costs.sum() - costs.sum() <= spare_cost:
             best, lowest = divided, imbalance
         if lowest <= MAX_STEP_IMBALANCE:
