@@ -72,7 +72,7 @@ class AttachedCollectives:
             self._reducer.close()
 
     def average(self, buffer: Tensor, is_last: bool = True) -> Any:
-        """Average the buffer in place, now or together with the last one of this backward pass; return a future of it."""
+        """Average the buffer in place, now or with the last one of this backward pass; return a future of it."""
         if self._thread is None or self._process != os.getpid():
             raise CollectiveError(
                 "the shared memory of this model is closed, or belongs to the process that forked this one; "
