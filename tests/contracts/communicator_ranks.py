@@ -1,8 +1,10 @@
 """Fork the ranks of a communicator from a warm parent, let each try every operation, and print a line of JSON per rank.
 
-Arguments: runtime, backend, number of ranks, and a folder that the ranks share.
+Arguments: runtime, backend, number of ranks, and a folder that the ranks share. With `separate` as the last argument,
+the ranks share no memory, as on several nodes.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -23,6 +25,8 @@ OPENERS = {
     "numpy": "corewise.measured.runtimes.numpy.runtime:open_communicator",
 }
 SIZE = 12_000
+# The flag of unshare(2) for a user namespace.
+CLONE_NEWUSER = 0x10000000
 
 
 def draw(rank: int, runtime: str, dtype: str = "float32") -> Any:
@@ -106,9 +110,10 @@ def be_rank(rank: int, runtime: str, backend: str, num_ranks: int, folder: Path)
     if backend == "mpi":
         results["helper_thread"] = try_helper_thread(communicator, runtime)
     facts = dict(communicator.read_facts())
+    refusals = {name: communicator.explain_unsupported(name) for name in ("broadcast", "exchange")}
     communicator.close()
     left = [str(path) for path in Path("/dev/shm").glob("*") if f"-{os.getpid()}-" in path.name]
-    return {"rank": communicator.rank, "results": results, "facts": facts, "left": left}
+    return {"rank": communicator.rank, "results": results, "facts": facts, "refusals": refusals, "left": left}
 
 
 if __name__ == "__main__":
@@ -122,6 +127,8 @@ if __name__ == "__main__":
         if child == 0:
             code = 1
             try:
+                if "separate" in sys.argv and ctypes.CDLL(None).unshare(CLONE_NEWUSER):
+                    raise OSError("no user namespace for this rank")
                 line = json.dumps(be_rank(rank, runtime, backend, num_ranks, folder)) + "\n"
                 os.write(1, line.encode())
                 code = 0

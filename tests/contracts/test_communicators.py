@@ -25,11 +25,13 @@ class CommunicatorContract:
     runtime: str
     backend: str
 
-    def run_ranks(self, need: Need, folder: Path, num_ranks: int, before: Sequence[str] = ()) -> list[Any]:
+    def run_ranks(
+        self, need: Need, folder: Path, num_ranks: int, before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> list[Any]:
         """Run the ranks, and return what each of them reports, in their order."""
         if self.backend == "mpi":
             need(shutil.which("mpirun") is not None, "mpirun")
-        command = [*before, sys.executable, str(RANKS), self.runtime, self.backend, str(num_ranks), str(folder)]
+        command = [*before, sys.executable, str(RANKS), self.runtime, self.backend, str(num_ranks), str(folder), *after]
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
         return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda each: int(each["rank"]))
@@ -57,11 +59,31 @@ class TestGloo(CommunicatorContract):
 class TestShared(CommunicatorContract):
     runtime, backend = "torch", "shared"
 
-    def test_what_goes_over_gloo_is_counted(self, need: Need, tmp_path: Path) -> None:
+    def test_collectives_stay_in_memory_and_other_messages_are_counted(self, need: Need, tmp_path: Path) -> None:
         for report in self.run_ranks(need, tmp_path, 2):
             assert report["facts"]["num_shared_memory_nodes"] == 1
-            assert report["facts"]["calls_over_gloo"]["broadcast"] == 2
-            assert "allreduce" not in report["facts"]["calls_over_gloo"]
+            pairwise = {"send": 1} if report["rank"] == 0 else {"receive": 1}
+            assert report["facts"]["calls_over_gloo"] == {"exchange": 1, **pairwise}
+            assert report["refusals"]["broadcast"] == ""
+            assert report["refusals"]["exchange"].startswith("shared memory carries allreduce, allgather, all_to_all")
+
+    def test_between_nodes_only_sums_use_memory(self, need: Need, tmp_path: Path) -> None:
+        need(subprocess.run(["unshare", "-r", "true"], capture_output=True).returncode == 0, "user namespaces")
+        reports = self.run_ranks(need, tmp_path, 2, after=["separate"])
+        self.check_ranks(reports, 2)
+        for report in reports:
+            assert report["facts"]["num_shared_memory_nodes"] == 2
+            counts = report["facts"]["calls_over_gloo"]
+            assert (counts["broadcast"], counts["allgather"], counts["all_to_all"], counts["reduce_scatter"]) == (
+                2,
+                1,
+                1,
+                1,
+            )
+            assert "allreduce" not in counts
+            assert report["refusals"]["broadcast"].startswith(
+                "shared memory on 2 nodes carries allreduce, not broadcast"
+            )
 
 
 class TestMpi(CommunicatorContract):

@@ -31,8 +31,8 @@ protocol:
 LONG_S = 40.0
 # The other ranks get two seconds; the rest is for a busy machine.
 END_LIMIT_S = 30.0
-BACKENDS = [("torch", "gloo", "allreduce"), ("torch", "shared", "allreduce"), ("numpy", "mpi", "allreduce")]
-BACKENDS += [("tensorflow", "grpc", "push_add")]
+BACKENDS = [("torch", "gloo", "allreduce"), ("torch", "shared", "allreduce"), ("torch", "shared", "all_to_all")]
+BACKENDS += [("numpy", "mpi", "allreduce"), ("tensorflow", "grpc", "push_add")]
 
 
 def write_study(bench: Bench, runtime: str, backend: str, operation: str = "allreduce", **values: Any) -> str:
@@ -152,7 +152,12 @@ def test_one_rank_is_refused_with_what_to_set(bench: Bench) -> None:
     ("runtime", "backend", "operation", "reason"),
     [
         ("numpy", "gloo", "allreduce", "gloo does not exist in numpy"),
-        ("torch", "shared", "broadcast", "shared has allreduce, not broadcast"),
+        (
+            "torch",
+            "shared",
+            "exchange",
+            "shared has allreduce, allgather, all_to_all, broadcast, reduce_scatter, not exc",
+        ),
         ("torch", "nccl", "allreduce", "nccl is not for arrays on device: cpu"),
         ("tensorflow", "grpc", "allreduce", "grpc has push_add, not allreduce"),
     ],

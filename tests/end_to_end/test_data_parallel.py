@@ -65,11 +65,18 @@ def check_trained(record: Record, backend: str) -> None:
     assert 0 <= record.metrics["accuracy"] <= 1
 
 
-def test_each_backend_trains_on_one_node_or_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_each_backend_trains_on_one_node_or_is_refused_with_the_reason(
+    tmp_path: Path, need: Callable[[bool, str], None]
+) -> None:
+    need(shutil.which("mpirun") is not None, "mpirun")
     records = train(tmp_path, "default, gloo, shared, nccl, mpi, horovod", (), run_here, nodes=1)
     check_trained(records["default"], "gloo")
     check_trained(records["gloo"], "gloo")
     check_trained(records["shared"], "shared")
+    check_trained(records["mpi"], "mpi")
+    for rank in records["mpi"].runs[0]["ranks"]:
+        assert rank["mpi_library"]
+        assert rank["mpi_threads"] is True
     reasons = {name: records[name].reason for name in ("nccl", "horovod")}
     assert "nccl connects GPUs" in reasons["nccl"]
     assert "horovod is not installed" in reasons["horovod"]
@@ -80,8 +87,8 @@ def test_two_nodes_train_together(tmp_path: Path, need: Callable[[bool, str], No
     need(shutil.which("mpirun.openmpi") is not None, "Open MPI")
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost slots=2\n")
-    records = train(tmp_path, "gloo, shared", ("--on", "openmpi", "--hostfile", str(hosts)), run_here)
-    for backend in ("gloo", "shared"):
+    records = train(tmp_path, "gloo, shared, mpi", ("--on", "openmpi", "--hostfile", str(hosts)), run_here)
+    for backend in ("gloo", "shared", "mpi"):
         check_trained(records[backend], backend)
         assert [rank["node"] for rank in records[backend].runs[0]["ranks"]] == [0, 1]
 
@@ -91,8 +98,8 @@ def test_two_hosts_on_a_network_train_together(tmp_path: Path, need: Callable[[b
     with run_two_hosts() as hosts:
         hosts.limit("1gbit")
         options = ("--on", "openmpi", "--hostfile", str(hosts.hostfile))
-        records = train(tmp_path, "gloo, shared", options, lambda command: hosts.run(command, timeout_s=500))
-    for backend in ("gloo", "shared"):
+        records = train(tmp_path, "gloo, shared, mpi", options, lambda command: hosts.run(command, timeout_s=500))
+    for backend in ("gloo", "shared", "mpi"):
         check_trained(records[backend], backend)
     # 45 MB of gradients leave each host in every step, at 125 MB/s.
     assert records["gloo"].runs[0]["ranks"][0]["metrics"]["communication_s"] > 0.2
@@ -135,7 +142,7 @@ def run_fault(
     return record, time.monotonic() - started
 
 
-@pytest.mark.parametrize("backend", ["gloo", "shared"])
+@pytest.mark.parametrize("backend", ["gloo", "shared", "mpi"])
 def test_a_killed_rank_ends_the_others_at_once_and_is_named(backend: str, bench: Bench) -> None:
     record, elapsed_s = run_fault(
         bench, backend=backend, timeout_s=100, in_forward="os.kill(os.getpid(), signal.SIGKILL)"
@@ -144,10 +151,10 @@ def test_a_killed_rank_ends_the_others_at_once_and_is_named(backend: str, bench:
     assert elapsed_s < 90
 
 
-@pytest.mark.parametrize("backend", ["gloo", "shared"])
+@pytest.mark.parametrize("backend", ["gloo", "shared", "mpi"])
 def test_a_rank_that_hangs_ends_within_the_limit_with_the_stacks_of_all_ranks(backend: str, bench: Bench) -> None:
     record, _ = run_fault(bench, backend=backend, timeout_s=20, in_forward="os.kill(os.getpid(), signal.SIGSTOP)")
-    # Over gloo, the time limit ends the trial. In shared memory, the other rank notices before.
+    # Over gloo and MPI, the time limit ends the trial. In shared memory, the other rank notices before.
     assert "rank 1" in record["reason"]
     [run] = record["runs"]
     stacks = [rank["traceback"] for rank in run["ranks"]]

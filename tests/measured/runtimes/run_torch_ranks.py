@@ -5,8 +5,10 @@ Prints one line of JSON per rank and writes what the test compares to the folder
 
 import json
 import os
+import shutil
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,26 @@ def be_rank(rank: int, folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     results["replica_check"] = job.check().passed
     results["replica_independent"] = job.independent
     results["replica_vote"] = job.agree(rank == 0)
+    job.close()
+
+    if shutil.which("mpirun"):
+        results.update(train_over_mpi(prepare))
+    return results
+
+
+def train_over_mpi(prepare: Callable[..., Any]) -> dict[str, Any]:
+    """Check and train over MPI, which a process can initialize once; then reduce what MPI has no type for."""
+    import torch
+
+    job = prepare("mpi", workload="resnet18", **SMALL, batch=4, collectives="mpi")
+    results = {"mpi_check": job.check().passed}
+    for _ in range(3):
+        job.step()
+    results["mpi_facts"] = {name: job.read_facts()[name] for name in ("collectives_backend", "mpi_library")}
+    results["mpi_weights_sum"] = float(sum(p.double().abs().sum() for p in job._module.parameters()))
+    halves = torch.full((8,), float(job._group.rank), dtype=torch.bfloat16)
+    job._group._exchange._reduction.average(halves)
+    results["mpi_halves"] = halves.tolist()
     job.close()
     return results
 

@@ -1,6 +1,7 @@
 """Data-parallel ranks, compared with one process on all data."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from corewise.measured.runtimes.base import Infeasible, RankContext
+
 torch = pytest.importorskip("torch")
+
+from corewise.measured.runtimes.torch.modules.gradient_exchange import open_reduction
 
 NET = """
 import torch
@@ -133,3 +138,37 @@ def test_a_library_outside_of_torch_averages_the_gradients(two_ranks: tuple[Path
     for printed in two_ranks[1]:
         assert printed["library_check"]
         assert printed["library_backend"] == "horovod"
+
+
+def test_mpi_averages_the_gradients_and_keeps_ranks_together(
+    two_ranks: tuple[Path, list[dict[str, Any]]], need: Callable[[bool, str], None]
+) -> None:
+    need(shutil.which("mpirun") is not None, "mpirun")
+    first, second = two_ranks[1]
+    for printed in (first, second):
+        assert printed["mpi_check"]
+        assert printed["mpi_facts"]["collectives_backend"] == "mpi"
+        assert printed["mpi_facts"]["mpi_library"]
+        assert printed["mpi_halves"] == [0.5] * 8
+    assert first["mpi_weights_sum"] == second["mpi_weights_sum"]
+
+
+def test_an_mpi_for_one_thread_is_refused_and_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class OneThread:
+        """The communicator of an MPI that only one thread may call."""
+
+        supports_threads, is_closed = False, False
+
+        def __init__(self, context: RankContext) -> None:
+            pass
+
+        def read_facts(self) -> dict[str, str]:
+            return {"mpi_library": "Some MPI 1.0"}
+
+        def close(self) -> None:
+            OneThread.is_closed = True
+
+    monkeypatch.setattr("corewise.measured.runtimes.torch.modules.gradient_exchange.MpiCommunicator", OneThread)
+    with pytest.raises(Infeasible, match=r"Some MPI 1\.0 lets only one thread call it"):
+        open_reduction("mpi", RankContext(0, 2, str(tmp_path), 1))
+    assert OneThread.is_closed

@@ -14,7 +14,12 @@ from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.numpy.arrays import NumpyArrays
 from corewise.measured.trial import Protocol, RankPlacement, Trial
 from corewise.measured.worker.zygote import Zygote
-from corewise.measured.workloads.kernels.communication import COMMUNICATION, OPERATIONS, CommunicationRun
+from corewise.measured.workloads.kernels.communication import (
+    COMMUNICATION,
+    OPERATIONS,
+    CommunicationRun,
+    list_operations,
+)
 from corewise.measured.workloads.kernels.kernel import KernelSetup
 
 SIZE = 1_000_000
@@ -61,7 +66,14 @@ def test_calls_of_a_step_are_counted_and_a_network_has_no_share_of_memory() -> N
         ({"processes": 1}, "at least two ranks; set processes: 2"),
         ({"runtime": "numpy", "collectives": "gloo"}, "gloo does not exist in numpy, which has mpi"),
         ({"collectives": "grpc"}, "grpc does not exist in torch"),
-        ({"collectives": "shared", "args.operation": "exchange"}, "shared has allreduce, not exchange"),
+        (
+            {"collectives": "shared", "args.operation": "exchange"},
+            "shared has allreduce, allgather, all_to_all, broadcast, reduce_scatter, not exchange",
+        ),
+        (
+            {"collectives": "shared", "args.operation": "broadcast", "nodes": 2},
+            "shared on 2 nodes has allreduce, not broadcast",
+        ),
         ({"collectives": "nccl"}, "nccl is not for arrays on device: cpu"),
         ({"collectives": "mpi", "device": "cuda"}, "mpi is not for arrays on device: cuda"),
         ({"runtime": "tensorflow"}, "grpc has push_add, not allreduce"),
@@ -74,7 +86,12 @@ def test_what_does_not_exist_is_refused_with_the_reason(values: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"runtime": "numpy"}, {"collectives": "shared"}, {"processes": 1, "nodes": 2}, {"device": "cuda"}]
+    "values",
+    [
+        *({}, {"runtime": "numpy"}, {"collectives": "shared"}, {"processes": 1, "nodes": 2}, {"device": "cuda"}),
+        {"collectives": "shared", "args.operation": "all_to_all"},
+        {"collectives": "shared", "nodes": 2},
+    ],
 )
 def test_what_exists_is_not_refused(values: dict[str, Any]) -> None:
     assert COMMUNICATION.explain_refusal(make_params(**values)) is None
@@ -125,9 +142,12 @@ def check_results(results: list[Any]) -> None:
         assert result["samples_per_step"] == pytest.approx(1 / len(results))
 
 
+CARRIED = [(*pair, name) for pair in (("torch", "gloo"), ("numpy", "mpi")) for name in OPERATIONS]
+CARRIED += [("torch", "shared", name) for name in list_operations("shared", 1)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", list(OPERATIONS))
-@pytest.mark.parametrize(("runtime", "backend"), [("torch", "gloo"), ("numpy", "mpi")])
+@pytest.mark.parametrize(("runtime", "backend", "operation"), CARRIED)
 def test_every_operation_runs_and_is_checked_among_three_ranks(
     need: Callable[[bool, str], None], tmp_path: Path, runtime: str, backend: str, operation: str
 ) -> None:

@@ -6,7 +6,10 @@ Measured side: standard library only, Python 3.9.
 from __future__ import annotations
 
 import abc
-from typing import Any, Mapping
+from typing import Any, Mapping, Tuple
+
+# What shared memory carries among ranks of one node. Between nodes it has the sum only.
+ONE_NODE_OPERATIONS = ("allgather", "all_to_all", "broadcast", "reduce_scatter")
 
 
 class Communicator(abc.ABC):
@@ -75,3 +78,8 @@ class Communicator(abc.ABC):
     def close(self) -> None:
         """Release connections and memory; all ranks call it."""
         return
+
+
+def list_shared_operations(num_nodes: int) -> Tuple[str, ...]:
+    """List the operations of `collectives: shared` among ranks on this many nodes."""
+    return ("allreduce", *ONE_NODE_OPERATIONS) if num_nodes == 1 else ("allreduce",)

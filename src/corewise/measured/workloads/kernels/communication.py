@@ -17,6 +17,7 @@ import numpy as np
 
 from corewise.measured.parameters import Collectives, Device, TrialParameters
 from corewise.measured.runtimes.base import Check, Infeasible
+from corewise.measured.runtimes.communication.communicator import list_shared_operations
 from corewise.measured.runtimes.communication.network_interface import read_link_gbyte_per_s
 from corewise.measured.workloads.base import Work
 from corewise.measured.workloads.kernels.kernel import Kernel, KernelRun, KernelSetup
@@ -70,8 +71,6 @@ BACKENDS: Mapping[str, Tuple[str, ...]] = {
     "numpy": ("mpi",),
     "tensorflow": ("grpc",),
 }
-# The operations of backends that do not have all of them.
-LIMITED_BACKENDS: Mapping[str, Tuple[str, ...]] = {"shared": ("allreduce",), "grpc": ("push_add",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +134,10 @@ class Communication(Kernel):
             return f"collectives: {backend} does not exist in {params.runtime}, which has {', '.join(known)}"
         if (backend == "nccl") != on_gpu:
             return f"collectives: {backend} is not for arrays on device: {params.device}"
-        operations = LIMITED_BACKENDS.get(backend, tuple(OPERATIONS))
+        operations = list_operations(backend, params.nodes)
         if name not in operations:
-            return f"collectives: {backend} has {', '.join(operations)}, not {name}"
+            place = f"{backend} on {params.nodes} nodes" if params.nodes > 1 else backend
+            return f"collectives: {place} has {', '.join(operations)}, not {name}"
         if backend == "grpc" and params.nodes > 1:
             return "collectives: grpc runs on one node"
         return None
@@ -320,6 +320,13 @@ class CommunicationRun(KernelRun):
         # Both partners contribute their time.
         summed = self._sum_over_ranks(np.full(1, step_s, np.float32))
         return float(summed[0]) / 4.0
+
+
+def list_operations(backend: str, num_nodes: int) -> Tuple[str, ...]:
+    """List the operations that a backend carries among ranks on this many nodes."""
+    if backend == "shared":
+        return list_shared_operations(num_nodes)
+    return ("push_add",) if backend == "grpc" else tuple(OPERATIONS)
 
 
 def draw_seed() -> int:

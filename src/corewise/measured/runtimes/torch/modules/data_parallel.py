@@ -5,7 +5,7 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Mapping, Optional
 
 import torch
 import torch.distributed as dist
@@ -51,10 +51,9 @@ class RankGroup:
     def is_distributed(self) -> bool:
         return self.num_ranks > 1
 
-    @property
-    def backend(self) -> str:
-        """What carries the gradients; empty if nothing does."""
-        return self._exchange.backend if self._exchange is not None else ""
+    def read_facts(self) -> Mapping[str, Any]:
+        """Return facts that prove what carries the gradients; none if nothing does."""
+        return self._exchange.read_facts() if self._exchange is not None else {}
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Wrap the module so that its gradients are averaged over all ranks."""

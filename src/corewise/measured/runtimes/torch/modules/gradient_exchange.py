@@ -5,11 +5,12 @@ Measured side: standard library and torch only, Python 3.9.
 
 from __future__ import annotations
 
+import abc
 import importlib
 import queue
 import threading
 import time
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -19,13 +20,27 @@ from torch.nn.parallel import DistributedDataParallel
 from corewise.accelerate.collectives.attach_hook import AttachedCollectives, attach
 from corewise.accelerate.collectives.shared_allreduce import DEFAULT_TIMEOUT_S
 from corewise.measured.runtimes.base import Infeasible, NotNow, RankContext
+from corewise.measured.runtimes.mpi.mpi_communicator import MpiCommunicator
 from corewise.measured.runtimes.torch.modules.step_timeline import StepTimeline
 
 # A rank that waits longer for another one fails before the run's time limit, so that it can name the other rank.
 FRACTION_OF_TIME_LIMIT = 0.8
 
-# Averages a buffer over all ranks, in place. It returns when the buffer is complete.
-Reduction = Callable[[Tensor], None]
+
+class Reduction(abc.ABC):
+    """A library outside of torch that averages buffers."""
+
+    @abc.abstractmethod
+    def average(self, buffer: Tensor) -> None:
+        """Average the buffer over all ranks, in place; return when it is complete. A helper thread calls this."""
+
+    def read_facts(self) -> Mapping[str, Any]:
+        """Return facts that prove what carries the gradients."""
+        return {}
+
+    def close(self) -> None:
+        """Release the library after the last average; all ranks call it."""
+        return
 
 
 def choose_backend(collectives: str, device: str) -> str:
@@ -52,8 +67,10 @@ def open_reduction(backend: str, context: RankContext) -> Reduction:
         NotNow: the library is not installed.
     """
     if backend == "horovod":
-        return _open_horovod(context)
-    raise Infeasible(f"collectives {backend}: training does not support it yet; use gloo or shared")
+        return HorovodReduction(context)
+    if backend == "mpi":
+        return MpiReduction(context)
+    raise Infeasible(f"collectives {backend}: training has gloo, shared, nccl, mpi and horovod")
 
 
 class GradientExchange:
@@ -63,9 +80,11 @@ class GradientExchange:
         self.backend = backend
         self._context, self._timeline = context, timeline
         self._attached: Optional[AttachedCollectives] = None
+        self._reduction: Optional[Reduction] = None
         self._thread: Optional[ReductionThread] = None
         if backend not in ("gloo", "shared", "nccl"):
-            self._thread = ReductionThread(open_reduction(backend, context), timeline)
+            self._reduction = open_reduction(backend, context)
+            self._thread = ReductionThread(self._reduction, timeline)
 
     def wrap(self, module: nn.Module, device: torch.device, *, is_traced: bool = False) -> nn.Module:
         """Wrap the module; raise Infeasible with the reason if the backend cannot carry its gradients.
@@ -92,11 +111,18 @@ class GradientExchange:
             module.register_forward_pre_hook(lambda *_: self._timeline.mark_forward())
         return wrapped
 
+    def read_facts(self) -> Mapping[str, Any]:
+        """Return facts that prove what carries the gradients."""
+        facts = self._reduction.read_facts() if self._reduction is not None else {}
+        return {**facts, "collectives_backend": self.backend, "num_buckets": self._timeline.num_buckets}
+
     def close(self) -> None:
         if self._attached is not None:
             self._attached.close()
         if self._thread is not None:
             self._thread.close()
+        if self._reduction is not None:
+            self._reduction.close()
 
 
 def average_over_gloo(timeline: StepTimeline, buffer: Tensor) -> Any:
@@ -143,7 +169,7 @@ class ReductionThread:
             buffer, future, ready = task
             problem: Optional[Exception] = None
             try:
-                self._reduction(buffer)
+                self._reduction.average(buffer)
             except Exception as error:
                 problem = error
             self._timeline.add_bucket(ready, time.perf_counter())
@@ -159,19 +185,51 @@ def _return_or_raise(future: Any) -> Tensor:
     return result
 
 
-def _open_horovod(context: RankContext) -> Reduction:
-    try:
-        horovod: Any = importlib.import_module("horovod.torch")
-    except ImportError as problem:
-        # The next run tries again, with horovod installed.
-        raise NotNow(
-            "collectives horovod: horovod is not installed, and its last version 0.28.1 does not compile against "
-            "torch 2.13; use gloo or shared"
-        ) from problem
-    horovod.init()
-    if horovod.size() != context.num_ranks:
-        raise Infeasible(
-            f"collectives horovod: horovod sees {horovod.size()} ranks, not {context.num_ranks}; "
-            "set the variables of its launcher (HOROVOD_RANK and others) in `environment`"
-        )
-    return lambda buffer: horovod.allreduce_(buffer, op=horovod.Average)
+class HorovodReduction(Reduction):
+    """Averages through Horovod, where it is installed."""
+
+    def __init__(self, context: RankContext) -> None:
+        try:
+            self._horovod: Any = importlib.import_module("horovod.torch")
+        except ImportError as problem:
+            # The next run tries again, with horovod installed.
+            raise NotNow(
+                "collectives horovod: horovod is not installed, and its last version 0.28.1 does not compile against "
+                "torch 2.13; use gloo, shared or mpi"
+            ) from problem
+        self._horovod.init()
+        if self._horovod.size() != context.num_ranks:
+            raise Infeasible(
+                f"collectives horovod: horovod sees {self._horovod.size()} ranks, not {context.num_ranks}; "
+                "set the variables of its launcher (HOROVOD_RANK and others) in `environment`"
+            )
+
+    def average(self, buffer: Tensor) -> None:
+        self._horovod.allreduce_(buffer, op=self._horovod.Average)
+
+
+class MpiReduction(Reduction):
+    """Averages through MPI. The helper thread has its own copy of the communicator."""
+
+    def __init__(self, context: RankContext) -> None:
+        self._communicator = MpiCommunicator(context)
+        if not self._communicator.supports_threads:
+            library = self._communicator.read_facts()["mpi_library"]
+            self._communicator.close()
+            raise Infeasible(
+                f"collectives mpi: {library} lets only one thread call it, and gradients are averaged while another "
+                "thread computes; use an MPI built with MPI_THREAD_MULTIPLE, or collectives gloo or shared"
+            )
+        self._gradients = self._communicator.duplicate()
+
+    def average(self, buffer: Tensor) -> None:
+        # MPI has no 16-bit numbers.
+        summed = buffer.float() if buffer.itemsize < 4 else buffer
+        self._gradients.allreduce(summed)
+        torch.div(summed, self._gradients.num_ranks, out=buffer)
+
+    def read_facts(self) -> Mapping[str, Any]:
+        return self._communicator.read_facts()
+
+    def close(self) -> None:
+        self._communicator.close()

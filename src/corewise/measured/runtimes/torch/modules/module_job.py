@@ -262,16 +262,13 @@ class TrainJob(ModuleJob):
         return None if self._last_loss is None else float(self._last_loss)
 
     def read_facts(self) -> Mapping[str, Any]:
-        facts = {
+        return {
             **super().read_facts(),
             "optimizer": self._settings.optimizer,
             "learning_rate": self._learning_rate,
             "global_batch": int(self.samples_per_step) * self._group.num_ranks,
+            **self._group.read_facts(),
         }
-        if self._group.is_distributed:
-            facts["collectives_backend"] = self._group.backend
-            facts["num_buckets"] = self._timeline.num_buckets
-        return facts
 
     def collect_sampled_metrics(self, num_steps: int) -> Mapping[str, float]:
         """Return where the time of the steps went and, with labelled data, the accuracy on held-out samples."""
