@@ -56,6 +56,21 @@ def test_one_and_two_processes_solve_the_same_problem(
                 assert all(rank["metrics"]["compute_s"] > 0 for rank in run["ranks"])
 
 
+@pytest.mark.parametrize("workload", ["distributed_cg", "distributed_fft"])
+def test_what_a_kernel_exchanges_stays_in_shared_memory(
+    bench: Bench, need: Callable[[bool, str], None], workload: str
+) -> None:
+    need(len(os.sched_getaffinity(0)) >= 2, "two CPUs")
+    study = build_study(workload, f"{KERNELS[workload]}, collectives: shared").replace("[1, 2]", "[2]")
+    ran = bench.run("run", bench.write_study(study), "--store", "store")
+    assert ran.returncode == 0, ran.stderr
+    [record] = bench.read_records()
+    assert record["status"] == "ok", record["reason"]
+    for rank in record["runs"][0]["ranks"]:
+        assert rank["collectives_backend"] == "shared"
+        assert rank["calls_over_gloo"] == {}
+
+
 def test_points_that_the_ranks_cannot_share_are_skipped_before_they_start(bench: Bench) -> None:
     study = bench.write_study(build_study("distributed_fft", "args.size: 1001"))
     bench.run("run", study, "--store", "store")

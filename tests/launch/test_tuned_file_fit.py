@@ -148,14 +148,17 @@ def test_settings_that_only_code_can_apply_come_with_their_line() -> None:
         "batch": 16,
         "batch_scope": "global",
         "allocator": "tcmalloc",
+        "collectives": "shared",
     }
     lines = list_code_settings(params)
     assert list(lines) == [
         "memory_format: channels_last",
         "execution: compile",
+        "collectives: shared",
         "interop_threads: 2",
         "batch: 16 in all",
     ]
+    assert "corewise.collectives.attach(ddp)" in lines["collectives: shared"]
     assert lines["execution: compile"] == "model = torch.compile(model)"
     assert lines["batch: 16 in all"] == "batch_size=4 in each of the 4 processes"
     assert list_code_settings({name: axis.default for name, axis in AXES.items()}) == {}

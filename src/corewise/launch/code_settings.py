@@ -28,6 +28,9 @@ _LINES: Mapping[str, Mapping[Any, str]] = {
         "float64": "model = model.double()  # each batch too",
     },
     "float32_precision": {"bf16": f"{_ONEDNN_PARTS} = 'bf16'", "tf32": f"{_ONEDNN_PARTS} = 'tf32'"},
+    "collectives": {
+        "shared": "import corewise; corewise.collectives.attach(ddp)  # after ddp = DistributedDataParallel(model)"
+    },
     "denormals": {"flush": "torch.set_flush_denormal(True)  # before the first operator"},
     "math": {"vanilla": "torch.backends.mkldnn.enabled = False"},
 }

@@ -66,6 +66,30 @@ def test_fewer_threads_are_a_ladder_also_for_a_single_process() -> None:
     assert threads == [[16], [16, 8, 4, 2, 1]]
 
 
+def test_processes_that_train_together_also_exchange_gradients_in_shared_memory() -> None:
+    [shape] = [knob for knob in build_offer("train", PLAIN).space.knobs if knob.name == "shape"]
+    shared = [number for number, choice in enumerate(shape.choices) if choice.get("collectives") == "shared"]
+    assert [shape.choices[number]["processes"] for number in shared] == [2, 4, 8, 16]
+    assert tuple(shared) in shape.ladders
+    assert shape.describe(shared[0]) == "2×8 over shared memory"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "infer"},
+        {"mode": "train", "fixed": {"collectives": "mpi"}},
+        {"mode": "train", "fixed": {"device": "cuda"}},
+        {"mode": "train", "runtime": "jax"},
+        {"mode": "train", "traits": NORMED},
+    ],
+)
+def test_shared_memory_is_not_tried_where_it_carries_nothing_or_another_choice_was_made(
+    options: dict[str, Any],
+) -> None:
+    assert not any("collectives" in choice for choice in list_choices(build_offer(**options), "shape"))
+
+
 def test_smt_adds_shapes_only_if_cores_have_siblings() -> None:
     assert not any(each.get("smt") for each in list_choices(build_offer(), "shape"))
     with_siblings = list_choices(build_offer(machine=MachineView(8, 16)), "shape")

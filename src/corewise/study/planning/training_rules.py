@@ -26,7 +26,7 @@ def _explain_collectives(params: TrialParameters) -> str:
     if params.num_ranks == 1:
         return f"collectives: {backend} has no effect: there is one process; leave it default"
     if backend == Collectives.NCCL and not on_cuda:
-        return "collectives: nccl connects GPUs; use gloo or shared on device: cpu"
+        return "collectives: nccl connects GPUs; use gloo, shared or mpi on device: cpu"
     if on_cuda and backend in HOST_BACKENDS:
         return f"collectives: {backend} is for device: cpu; use nccl"
     return ""

@@ -192,7 +192,7 @@ def _is_settable_outside(choices: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is_inside(left_out: UntriedChoice) -> bool:
-    return left_out.cause is Cause.NOT_ALLOWED or not left_out.axes.isdisjoint(("freezing", "execution"))
+    return left_out.cause is Cause.NOT_ALLOWED or not left_out.axes.isdisjoint(("freezing", "execution", "collectives"))
 
 
 def _is_about_processes(left_out: UntriedChoice) -> bool:

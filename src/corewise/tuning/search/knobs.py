@@ -182,7 +182,7 @@ def has_native(space: Space) -> bool:
 
 def _list_knobs(request: KnobRequest) -> Iterable[Knob]:
     """Yield all knobs that may exist on any machine, those with the largest usual gain first."""
-    yield _build_shape_knob(request.machine)
+    yield _build_shape_knob(request)
     layout = _build_layout_knob(request)
     if request.mode != "infer" and layout is not None:
         yield layout
@@ -248,18 +248,29 @@ def _build_layout_knob(request: KnobRequest) -> Knob | None:
     return _build_knob("memory_format", "kernels without reorders", layouts) if len(layouts) > 1 else None
 
 
-def _build_shape_knob(machine: MachineView) -> Knob:
-    """Build the knob of processes × threads: factorisations of cores and of CPUs, and fewer threads."""
-    cores, cpus = machine.num_cores, machine.num_cpus
+def _build_shape_knob(request: KnobRequest) -> Knob:
+    """Build the knob of processes × threads: factorisations of cores and of CPUs, and fewer threads.
+
+    In training, several processes also exchange their gradients in shared memory. That is part of the shape, because
+    over gloo several processes may lose although they win over shared memory.
+    """
+    cores, cpus = request.machine.num_cores, request.machine.num_cpus
     whole = [{"processes": p, "threads": cores // p} for p in _list_divisors(cores)]
+    exchanges = request.mode == "train" and request.runtime == "torch" and not request.on_gpu
+    is_chosen = "collectives" in request.fixed
+    shared = [{**shape, "collectives": "shared"} for shape in whole[1:]] if exchanges and not is_chosen else []
     fewer = [{"processes": 1, "threads": cores // d} for d in _list_divisors(cores)[1:]]
     more: list[dict[str, Any]] = []
     if cpus > cores:
         more = [{"processes": p, "threads": cpus // p, "smt": True} for p in _list_divisors(cpus)]
-    choices = (*whole, *fewer, *more)
-    first, second = len(whole), len(whole) + len(fewer)
-    ladders = (tuple(range(first)), (0, *range(first, second)), tuple(range(second, len(choices))))
-    return Knob("shape", choices, "less waiting between cores", ladders=ladders)
+    choices: list[Mapping[str, Any]] = []
+    ladders = []
+    for part in (whole, shared, fewer, more):
+        # Fewer threads begin at the shape that uses all cores.
+        start = (0,) if part is fewer else ()
+        ladders.append((*start, *range(len(choices), len(choices) + len(part))))
+        choices += part
+    return Knob("shape", tuple(choices), "less waiting between cores", ladders=tuple(filter(None, ladders)))
 
 
 def _list_divisors(number: int) -> list[int]:

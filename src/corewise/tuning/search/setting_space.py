@@ -35,6 +35,7 @@ class Knob:
         params = self.choices[choice]
         if "processes" in params:
             shape = f"{params['processes']}×{params.get('threads', '?')}"
+            shape += " over shared memory" if params.get("collectives") == "shared" else ""
             return f"{shape} with SMT" if params.get("smt") else shape
         if not params:
             return f"{self.name} default"

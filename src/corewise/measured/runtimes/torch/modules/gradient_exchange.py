@@ -48,7 +48,7 @@ def choose_backend(collectives: str, device: str) -> str:
     if collectives == "default":
         return "nccl" if device == "cuda" else "gloo"
     if collectives == "nccl" and device != "cuda":
-        raise Infeasible("collectives nccl: it connects GPUs; use gloo or shared with device: cpu")
+        raise Infeasible("collectives nccl: it connects GPUs; use gloo, shared or mpi with device: cpu")
     if collectives in ("shared", "mpi", "horovod") and device == "cuda":
         raise Infeasible(f"collectives {collectives}: gradients are on GPUs; use nccl")
     return collectives
