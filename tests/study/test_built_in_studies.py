@@ -59,13 +59,19 @@ def test_ready_made_studies_are_listed_with_their_questions() -> None:
     assert all(study.path.is_file() for study in listed)
 
 
-def test_no_point_of_a_ready_made_study_is_skipped_whatever_the_number_of_cores() -> None:
+# Messages need two processes, and a transform of 2^22 values is only shared by a power of two of them. Which backends
+# exist differs between machines.
+UNAVOIDABLE = ("need 2 cores", "cannot share a signal", "nccl", "need a GPU")
+
+
+def test_only_what_cannot_run_is_skipped_whatever_the_number_of_cores() -> None:
     for name in NAMES:
         study = load_study(name)
         for num_cores in (1, 2, 3, 7, 16, 48):
             expansion = expand_study(study, MachineView(num_cores=num_cores, num_cpus=num_cores, num_nodes=MANY_NODES))
-            assert expansion.points
-            assert expansion.skipped == ()
+            assert expansion.points or (name == "communication" and num_cores == 1)
+            reasons = {skipped.reason for skipped in expansion.skipped}
+            assert all(any(part in reason for part in UNAVOIDABLE) for reason in reasons), (name, num_cores, reasons)
 
 
 def test_the_hybrid_study_uses_every_core_at_one_global_batch() -> None:

@@ -1,9 +1,18 @@
+"""The optimizers of a training against their definitions and those of torch."""
+
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from corewise.measured.parameters import TrialParameters
 from corewise.measured.runtimes.torch.modules.adam import BETA1, BETA2, EPSILON, WEIGHT_DECAY, CpuAdam
-from corewise.measured.runtimes.torch.modules.optimizers import ADAM_LEARNING_RATE, build_optimizer, describe_optimizer
+from corewise.measured.runtimes.torch.modules.optimizers import (
+    ADAM_LEARNING_RATE,
+    build_optimizer,
+    choose_learning_rate,
+)
 from corewise.measured.runtimes.torch.modules.sgd import CpuSgd
 from corewise.measured.runtimes.torch.settings import Settings
 
@@ -77,7 +86,7 @@ def test_a_parameter_without_gradient_does_not_change(is_fused: bool) -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_the_optimizers_of_torch_make_the_same_steps(name: str) -> None:
     ours, theirs = draw_parameters(), draw_parameters()
-    built = build_optimizer(ours, build_settings(name), LEARNING_RATE)
+    built = build_optimizer(ours, build_settings(name), ADAM_LEARNING_RATE)
     reference = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](theirs, lr=ADAM_LEARNING_RATE)
     for step in range(NUM_STEPS):
         set_gradients(ours, step)
@@ -88,14 +97,17 @@ def test_the_optimizers_of_torch_make_the_same_steps(name: str) -> None:
         torch.testing.assert_close(one, other)
 
 
+def choose(optimizer: str, **more: Any) -> float:
+    params = {"workload": "resnet18", "mode": "train", "runtime": "torch", "optimizer": optimizer, **more}
+    return choose_learning_rate(TrialParameters.from_mapping(params), LEARNING_RATE)
+
+
 def test_sgd_keeps_the_learning_rate_of_the_workload() -> None:
     assert isinstance(build_optimizer(draw_parameters(), build_settings("sgd"), LEARNING_RATE), CpuSgd)
-    assert describe_optimizer(build_settings("sgd"), LEARNING_RATE) == {
-        "optimizer": "sgd",
-        "learning_rate": LEARNING_RATE,
-    }
-    assert describe_optimizer(build_settings("adam"), LEARNING_RATE)["learning_rate"] == ADAM_LEARNING_RATE
+    assert choose("sgd") == LEARNING_RATE
+    assert choose("adam") == choose("adamw") == ADAM_LEARNING_RATE
 
 
-def test_inference_has_no_optimizer() -> None:
-    assert describe_optimizer(build_settings("sgd", training=False), LEARNING_RATE) == {}
+def test_the_learning_rate_of_every_optimizer_follows_the_rule() -> None:
+    assert choose("sgd", processes=4, learning_rate_rule="linear") == 4 * LEARNING_RATE
+    assert choose("adam", processes=4, learning_rate_rule="linear") == 4 * ADAM_LEARNING_RATE

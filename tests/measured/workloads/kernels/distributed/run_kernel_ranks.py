@@ -56,6 +56,9 @@ class Rank:
         self.folder = folder / f"{num_ranks}-ranks"
         self.context = RankContext(rank, num_ranks, str(self.folder), 1)
         self.messages: Any = LoneCommunicator() if num_ranks == 1 else TorchCommunicator(self.context)
+        # A refused kernel closes its communicator; this one stays open for the next scenario.
+        self.close_messages = self.messages.close
+        self.messages.close = lambda: None
 
     def prepare(self, scenario: tuple[str, str, dict[str, Any]], runtime: str) -> Any:
         name, dtype, args = scenario
@@ -134,7 +137,7 @@ def be_rank(rank: int, num_ranks: int, folder: Path) -> None:
             values.update({f"{runtime} {name} {key}": array for key, array in arrays.items()})
     facts["refusals"] = {name: me.read_refusal(scenario) for name, scenario in REFUSALS.items()}
     facts["refusals"]["product_in_separate_folders"] = me.read_refusal_of_separate_folders()
-    me.messages.close()
+    me.close_messages()
     np.savez(folder / f"{num_ranks}-{rank}.npz", **values)
     (folder / f"{num_ranks}-{rank}.json").write_text(json.dumps(facts))
 
