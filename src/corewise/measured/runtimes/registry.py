@@ -41,7 +41,7 @@ ENGINES: Mapping[str, Mapping[str, Mapping[str, RegistryEntry]]] = {
             "full": RegistryEntry("corewise.accelerate.freeze.freeze_module:freeze", version=2),
         },
         "dtype": {"int8": RegistryEntry("corewise.accelerate.quantize.quantize_module:quantize_module", version=1)},
-        "collectives": {"shared": RegistryEntry("corewise.accelerate.collectives.attach_hook:attach", version=1)},
+        "collectives": {"shared": RegistryEntry("corewise.collectives:attach", version=1)},
     }
 }
 
