@@ -40,20 +40,35 @@ def compute_efficiencies(group: Group, over: Sequence[str] = CORES) -> Efficienc
     combinations = group.index_without(over)
     # Of equally narrow trials, the one with the fewest nodes is the base, then the one with the fewest processes.
     order = [group.get_numbers(name) for name in reversed(over)]
+    base = _find_bases(combinations, widths, order, group.rate)
+    lone = find_lone_ranks(group, over)
+    for i in np.flatnonzero(lone >= 0).tolist():
+        if widths[lone[i]] < widths[i]:
+            base[i], base[lone[i]] = lone[i], lone[i]
     level = compute_look_level(group.records[0]) if group.records else 0.05
-    return _compute_within(combinations, widths, order, group.rate, group.rates, 1 - level)
+    return _compute_against(base, widths, group.rate, group.rates, 1 - level)
 
 
-def _compute_within(
-    combinations: Places,
-    widths: Values,
-    order: Sequence[Values],
-    rate: Values,
-    rates: LogMoments,
-    confidence: float = 0.95,
+def find_lone_ranks(group: Group, over: Sequence[str]) -> Places:
+    """Find for each trial whose ranks exchange messages the trial of one rank that is otherwise equal; -1 if none.
+
+    One rank exchanges nothing, so its trial has the default of `collectives`, whatever those of the others are.
+    """
+    found = np.full(len(group.records), -1, dtype=np.int64)
+    if "collectives" not in group.varying:
+        return found
+    num_ranks = group.get_numbers("nodes") * group.get_numbers("processes")
+    numbers, known = group.index_without((*over, "collectives")), ~np.isnan(group.rate)
+    lone = {int(numbers[i]): i for i in np.flatnonzero(known & (num_ranks == 1)).tolist()}
+    for i in np.flatnonzero(known & (num_ranks > 1)).tolist():
+        found[i] = lone.get(int(numbers[i]), -1)
+    return found
+
+
+def _compute_against(
+    base: Places, widths: Values, rate: Values, rates: LogMoments, confidence: float = 0.95
 ) -> Efficiencies:
-    """Compute efficiencies within each combination; of equally narrow trials, the first by `order` is base."""
-    base = _find_bases(combinations, widths, order, rate)
+    """Compute the efficiency of each trial against its base."""
     value, low, high = (np.full(widths.size, np.nan) for _ in range(3))
     places = np.flatnonzero((base >= 0) & ~np.isnan(rate))
     bases = base[places]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from corewise.analysis.columns import get_run_rates, split_by_number
-from corewise.analysis.efficiency import compute_efficiencies
+from corewise.analysis.efficiency import compute_efficiencies, find_lone_ranks
 from corewise.analysis.groups import Group
 from corewise.analysis.scaling.scaling_loss import ExchangeFacts, ScalingLoss, find_scaling_loss
 from corewise.analysis.scaling.step_split import StepSplit, split_step
@@ -130,8 +130,12 @@ def _find_lines(group: Group, unit: str) -> Iterator[list[int]]:
     """Find the sets of trials that differ only in the unit, ordered by count."""
     counts, numbers = group.get_numbers(unit), group.index_without((unit,))
     known = np.flatnonzero(~np.isnan(group.rate) & (counts >= 1))
+    lone = find_lone_ranks(group, (unit,))
     for places in split_by_number(numbers[known]):
         line = known[places].tolist()
+        first = int(lone[line[-1]])
+        if first >= 0 and first not in line:
+            line.append(first)
         if len({counts[i] for i in line}) > 1:
             yield sorted(line, key=lambda i: float(counts[i]))
 
