@@ -1,6 +1,7 @@
 """Batch scripts, time limits and site files, without Slurm."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,8 @@ def test_the_log_of_jobs_survives_damage_and_keeps_the_first_end(tmp_path: Path)
     job = Job(job_id="5", name="n", study="s", nodes=1, purpose="p", submitted_at="2026-01-01T00:00:00Z")
     log.record_submission(job)
     other.record_state(job, "CANCELLED", "by 0", has_ended=True)
+    # Times are recorded in milliseconds.
+    time.sleep(0.002)
     log.record_state(job, "COMPLETED", "", has_ended=True)
     (tmp_path / "jobs" / "zz.jsonl").write_bytes(b'{"schema":1,"event":"subm')
     (read,) = log.read_jobs()

@@ -112,13 +112,14 @@ def test_teams_are_released_while_teams_are_being_asked_for() -> None:
 
 
 def test_teams_released_during_a_run_end_after_it() -> None:
+    others = set(threading.enumerate())
     held = provide_shared_teams((0, 0))
     held.provide_team(Lane(0, 1))
     with held.lock:
         held.release()
         assert held.is_open
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon:
+        if thread not in others and thread.daemon:
             thread.join(LONGEST_S)
     assert not held.is_open
 
